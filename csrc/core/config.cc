@@ -1,0 +1,168 @@
+#include "core/config.h"
+
+#include <algorithm>
+#include <charconv>
+#include <functional>
+#include <mutex>
+#include <set>
+
+#include "core/error.h"
+#include "core/log.h"
+
+extern char** environ;
+
+namespace rocenante {
+
+namespace {
+
+[[noreturn]] void malformed(const std::string& name, std::string_view value,
+                            const std::string& allowed) {
+  throw Error(ErrorKind::config,
+              name + "=\"" + std::string(value) + "\" is not valid: it must be " + allowed);
+}
+
+// A byte count: digits and, perhaps, K, M or G (powers of 1024).
+size_t parse_bytes(const std::string& name, std::string_view text, size_t low, size_t high) {
+  const std::string allowed = "a number of bytes from " + std::to_string(low) + " to " +
+                              std::to_string(high) + ", such as 65536 or 64K";
+  size_t value = 0;
+  const char* end = text.data() + text.size();
+  auto [rest, error] = std::from_chars(text.data(), end, value);
+  if (error != std::errc() || rest == text.data()) malformed(name, text, allowed);
+  if (rest != end) {
+    constexpr std::string_view units = "KMG";
+    const size_t unit = units.find(*rest);
+    if (unit == units.npos || rest + 1 != end) malformed(name, text, allowed);
+    const size_t bits = 10 * (unit + 1);
+    if (value > (high >> bits)) malformed(name, text, allowed);
+    value <<= bits;
+  }
+  if (value < low || value > high) malformed(name, text, allowed);
+  return value;
+}
+
+std::string parse_word(const std::string& name, std::string_view text,
+                       std::initializer_list<const char*> words) {
+  std::string allowed;
+  for (const char* word : words) {
+    if (text == word) return word;
+    allowed += (allowed.empty() ? "" : ", ") + std::string(word);
+  }
+  malformed(name, text, "one of " + allowed);
+}
+
+constexpr size_t kMinSlot = 16 << 10,  // so that each of kMaxRanks ranks has a lane
+    kMaxSlot = 1 << 30;
+
+// The one table of variables: how each is parsed, shown and explained.
+struct Variable {
+  const char* name;
+  const char* meaning;
+  bool must_agree;
+  std::function<void(Config&, const std::string& name, std::string_view)> parse;
+  std::function<std::string(const Config&)> show;
+};
+
+const std::vector<Variable>& variables() {
+  static const std::vector<Variable> table = {
+      {"ROCENANTE_TRANSPORT",
+       "how ranks reach each other: auto picks by itself; shm insists on shared memory", true,
+       [](Config& c, const std::string& n, std::string_view v) {
+         c.transport = parse_word(n, v, {"auto", "shm"});
+       },
+       [](const Config& c) { return c.transport; }},
+      {"ROCENANTE_SLOT_BYTES",
+       "bytes of one slot: the largest piece that a rank publishes at once; a window holds two",
+       true,
+       [](Config& c, const std::string& n, std::string_view v) {
+         c.slot_bytes = parse_bytes(n, v, kMinSlot, kMaxSlot) / 4096 * 4096;
+       },
+       [](const Config& c) { return std::to_string(c.slot_bytes); }},
+      {"ROCENANTE_ONE_SHOT_MAX_BYTES",
+       "largest all-reduce done in one step; larger ones take two; 0: chosen by world size", true,
+       [](Config& c, const std::string& n, std::string_view v) {
+         c.one_shot_max_bytes = parse_bytes(n, v, 0, kMaxSlot);
+       },
+       [](const Config& c) { return std::to_string(c.one_shot_max_bytes); }},
+      {"ROCENANTE_INIT_TIMEOUT",
+       "seconds to wait at init for all ranks to arrive; 0: the group's own timeout", false,
+       [](Config& c, const std::string& n, std::string_view v) {
+         uint64_t seconds = 0;
+         auto [rest, error] = std::from_chars(v.data(), v.data() + v.size(), seconds);
+         if (error != std::errc() || rest != v.data() + v.size() || seconds > 86400)
+           malformed(n, v, "a whole number of seconds from 0 to 86400");
+         c.init_timeout_seconds = seconds;
+       },
+       [](const Config& c) { return std::to_string(c.init_timeout_seconds); }},
+      {"ROCENANTE_LOG", "what is written to stderr: error, warn or info", false,
+       [](Config& c, const std::string& n, std::string_view v) {
+         c.log_level = parse_word(n, v, {"error", "warn", "info"});
+       },
+       [](const Config& c) { return c.log_level; }},
+  };
+  return table;
+}
+
+size_t edit_distance(std::string_view a, std::string_view b) {
+  std::vector<size_t> row(b.size() + 1);
+  for (size_t j = 0; j <= b.size(); ++j) row[j] = j;
+  for (size_t i = 1; i <= a.size(); ++i) {
+    size_t diagonal = row[0];
+    row[0] = i;
+    for (size_t j = 1; j <= b.size(); ++j) {
+      const size_t above = row[j];
+      row[j] = std::min({row[j] + 1, row[j - 1] + 1, diagonal + (a[i - 1] != b[j - 1])});
+      diagonal = above;
+    }
+  }
+  return row[b.size()];
+}
+
+void warn_unknown(const std::string& name) {
+  static std::mutex mutex;
+  static std::set<std::string> warned;  // once a process, not once a group
+  {
+    std::lock_guard lock(mutex);
+    if (!warned.insert(name).second) return;
+  }
+  const auto& table = variables();
+  auto nearest = std::min_element(table.begin(), table.end(), [&](const auto& a, const auto& b) {
+    return edit_distance(name, a.name) < edit_distance(name, b.name);
+  });
+  log(LogLevel::warn,
+      "unknown variable " + name + " is ignored; did you mean " + nearest->name + "?");
+}
+
+}  // namespace
+
+Config Config::from_environment() {
+  Config config;
+  constexpr std::string_view prefix = "ROCENANTE_";
+  for (char** entry = environ; *entry; ++entry) {
+    const std::string_view text(*entry);
+    const size_t equals = text.find('=');
+    if (!text.starts_with(prefix) || equals == std::string_view::npos) continue;
+    const std::string name(text.substr(0, equals));
+    const auto& table = variables();
+    auto row =
+        std::find_if(table.begin(), table.end(), [&](const auto& v) { return name == v.name; });
+    if (row == table.end())
+      warn_unknown(name);
+    else
+      row->parse(config, name, text.substr(equals + 1));
+  }
+  set_log_level(config.log_level == "info"    ? LogLevel::info
+                : config.log_level == "error" ? LogLevel::error
+                                              : LogLevel::warn);
+  return config;
+}
+
+std::vector<ConfigRow> describe(const Config& config) {
+  const Config defaults;
+  std::vector<ConfigRow> rows;
+  for (const Variable& v : variables())
+    rows.push_back({v.name, v.show(config), v.show(defaults), v.meaning, v.must_agree});
+  return rows;
+}
+
+}  // namespace rocenante

@@ -1,0 +1,34 @@
+// The ROCENANTE_* environment variables: one table, read once per communicator, validated.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace rocenante {
+
+struct Config {
+  std::string transport = "auto";     // ROCENANTE_TRANSPORT: auto | shm
+  size_t slot_bytes = 512 << 10;      // ROCENANTE_SLOT_BYTES
+  size_t one_shot_max_bytes = 0;      // ROCENANTE_ONE_SHOT_MAX_BYTES; 0: by world size
+  uint64_t init_timeout_seconds = 0;  // ROCENANTE_INIT_TIMEOUT; 0: the group's timeout
+  std::string log_level = "warn";     // ROCENANTE_LOG: error | warn | info
+
+  // Reads the environment. Throws Error(ErrorKind::config) naming the variable, its value and what
+  // is allowed; an unknown ROCENANTE_* name gives a warning on stderr with the nearest known one.
+  static Config from_environment();
+};
+
+// A row of the table in the README, of `rocenante info` and of the agreement at init.
+struct ConfigRow {
+  std::string name;   // ROCENANTE_...
+  std::string value;  // in force
+  std::string default_value;
+  std::string meaning;
+  bool must_agree;  // every rank of a group must have the same
+};
+std::vector<ConfigRow> describe(const Config& config);
+
+}  // namespace rocenante

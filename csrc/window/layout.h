@@ -1,0 +1,91 @@
+// The layout of a window: one fixed region per rank and communicator, the same on every rank. What
+// a peer needs to find in it is an offset, computed here and nowhere else.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+#include "core/types.h"
+#include "exchange/call.h"
+
+namespace rocenante {
+
+inline constexpr size_t kLine = 128;  // two cache lines: adjacent-line prefetchers pair them
+inline constexpr size_t kPage = 4096;
+
+// The arrival of one contribution. A signal holds fingerprint << 32 | uint32(step). Contributions
+// of up to kInlineBytes travel in the signal's own cache line, so that they cost one line transfer
+// in all.
+inline constexpr size_t kInlineBytes = 56;
+struct alignas(kLine) SignalLine {
+  std::atomic<uint64_t> signal;
+  char data[kInlineBytes];
+};
+
+// A fragment of a point-to-point message: header and payload lie in a ring in the receiver's
+// window.
+inline constexpr size_t kFragmentBytes = 16 << 10;
+inline constexpr uint64_t kRingSlots = 4;
+struct alignas(kLine) Fragment {
+  std::atomic<uint64_t> number;  // 1, 2, ... per pair; stored last: the payload is then in place
+  uint64_t message_bytes;
+  uint32_t bytes;  // of this fragment
+  int32_t tag;
+  DType dtype;
+  bool first;  // of its message
+  alignas(kLine) char payload[kFragmentBytes];
+};
+
+enum class WindowState : uint32_t { attaching, open, closed, failed };
+
+// Where threads sleep; a peer spends a system call only where somebody does. In the collectives'
+// bed at most one thread sleeps, for one peer: `awaited` names it, plus one. In the point-to-point
+// bed `awaited` counts the sleepers.
+struct alignas(kLine) Bed {
+  std::atomic<uint32_t> word;  // futex
+  std::atomic<uint32_t> awaited;
+};
+
+inline constexpr uint64_t kWindowMagic = 0x31746e616e65636f;  // "ocenant1"
+inline constexpr size_t kReasonBytes = 512;
+
+struct alignas(kPage) WindowHeader {
+  uint64_t magic;
+  uint64_t nonce;  // tells this communicator's window from one left under the same name
+  uint64_t bytes;
+  uint32_t rank, size;
+  std::atomic<WindowState> state;
+  char reason[kReasonBytes];  // why it failed; written before `state` says so
+  std::atomic<uint64_t> operations;
+  alignas(kLine) std::atomic<uint64_t> attached[kMaxRanks];  // by peer: nonce of the peer's window
+  Bed collective_bed;
+  Bed point_to_point_bed;
+  CallRecord calls[2];  // by epoch: the call that the step of that epoch belongs to
+  SignalLine lines[2];  // by epoch: this rank's own contributions, for those who read in place
+  alignas(kLine) struct Credit {
+    alignas(
+        kLine) std::atomic<uint64_t> consumed;  // fragments that the peer has taken from its ring
+  } credits[kMaxRanks];
+};
+static_assert(std::atomic<uint64_t>::is_always_lock_free);
+static_assert(std::atomic<uint32_t>::is_always_lock_free);
+
+// Offsets in a window of `size` ranks.
+class Layout {
+ public:
+  Layout(int size, size_t slot_bytes) : size_(size), slot_bytes_(slot_bytes) {}
+  size_t slot(uint64_t epoch) const { return sizeof(WindowHeader) + epoch * slot_bytes_; }
+  size_t fragment(int peer, uint64_t number) const {
+    return slot(2) +
+           (static_cast<size_t>(peer) * kRingSlots + number % kRingSlots) * sizeof(Fragment);
+  }
+  size_t bytes() const { return (fragment(size_, 0) + kPage - 1) / kPage * kPage; }
+  size_t slot_bytes() const { return slot_bytes_; }
+
+ private:
+  int size_;
+  size_t slot_bytes_;
+};
+
+}  // namespace rocenante
