@@ -1,0 +1,1 @@
+"""Predict what a small cluster gains: cost model, calibration, fabric simulator."""
