@@ -1,0 +1,82 @@
+# Everything runs in .venv, which is made on first use; `make` alone lists the targets.
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+
+PYTHON ?= python3# makes the environments
+TORCH ?= torch==2.14.1# what .venv gets, unless it has a torch already
+MAX_JOBS ?= $(shell nproc)
+export MAX_JOBS
+
+VENV := $(CURDIR)/.venv
+VENV213 := $(CURDIR)/.venv213
+export PATH := $(VENV)/bin:$(PATH)
+CXX_FILES = $(shell git ls-files -co --exclude-standard 'csrc/*.h' 'csrc/*.cc' 'csrc/*.cu' 'tests/*.h' 'tests/*.cc' 'tests/*.cu')
+DEBIAN_PACKAGES := g++ make cmake python3-venv python3-dev libgtest-dev
+# One build at a time: neither ninja nor pip guards its folders against a second one.
+LOCKED := mkdir -p build && flock build/.lock
+
+.PHONY: help venv build demo test ctest pytest lint asan tsan bench torch213 torch-suite property-long clean debian
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+debian: # says what to install, in one line
+	@command -v g++ >/dev/null && test -e /usr/include/gtest/gtest.h \
+	  && $(PYTHON) -c 'import ensurepip, sysconfig, os; os.stat(sysconfig.get_path("include") + "/Python.h")' 2>/dev/null \
+	  || { echo "missing; on Debian: apt-get install --no-install-recommends $(DEBIAN_PACKAGES)" >&2; exit 1; }
+
+$(VENV)/.installed: pyproject.toml setup.py | debian
+	test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV)
+	python -c 'import sys, importlib.util as u; sys.exit(not u.find_spec("torch"))' || pip install '$(TORCH)'
+	pip install 'setuptools>=77' 'cmake>=3.24' ninja
+	$(LOCKED) pip install --no-build-isolation -e '.[bench,dev]'
+	touch $@
+
+venv: $(VENV)/.installed ## make .venv with torch, rocenante and every tool
+
+build: venv ## bring the extension up to date
+	$(LOCKED) python setup.py -q build_ext --inplace
+
+demo: build ## all_reduce on 2 and 4 local ranks, rocenante and gloo: a table and demo/all_reduce.png
+	mkdir -p demo
+	rocenante bench all_reduce --ranks 2,4 -b 8 -e 16M -f 8 --backends rocenante,gloo --plot demo/all_reduce.png
+
+test: build ctest pytest ## the C++ tests and the Python tests
+
+ctest: venv
+	$(LOCKED) bash scripts/ctest.sh
+
+pytest: build
+	python -m pytest
+
+lint: venv ## formatting, warnings, types, and what the tree must not hold
+	clang-format --dry-run -Werror $(CXX_FILES)
+	ruff check
+	ruff format --check
+	mypy
+	python scripts/check_tree.py
+
+asan: venv ## the C++ tests under AddressSanitizer and UndefinedBehaviorSanitizer
+	$(LOCKED) bash scripts/ctest.sh address
+
+tsan: venv ## the C++ tests under ThreadSanitizer
+	$(LOCKED) bash scripts/ctest.sh thread
+
+bench: build ## every collective against gloo and MPI, into benchmarks/results/local
+	mkdir -p benchmarks/results/local
+	rocenante bench all --ranks 2,4 -b 8 -e 16M -f 4 --backends rocenante,gloo,mpi \
+	  --json benchmarks/results/local/bench.json --plot benchmarks/results/local/bench.png
+
+torch213: debian ## the same tree against torch 2.13, in .venv213: build, and a smoke test
+	test -x $(VENV213)/bin/python || $(PYTHON) -m venv $(VENV213)
+	PATH=$(VENV213)/bin:$$PATH $(LOCKED) bash scripts/torch213.sh
+
+torch-suite: build ## PyTorch's own suite of c10d tests on this backend; ARGS="--world-size 4"
+	python tests/torch_suite/runner.py $(ARGS)
+
+property-long: build ## the random property test, 10,000 cases
+	python -m pytest tests/collectives -k property --hypothesis-profile=long
+
+clean: ## remove what was built, and keep the environments
+	rm -rf build demo dist *.egg-info rocenante/_build.py rocenante/_C*.so $(VENV)/.installed

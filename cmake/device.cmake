@@ -1,0 +1,58 @@
+# rocenante_device: the CUDA kernels and their host code, wherever there is an nvcc, GPU or not.
+# An OBJECT library: from a static one the linker would drop the kernels that no symbol names.
+find_program(NVCC nvcc HINTS ENV CUDA_HOME ENV CUDA_PATH PATHS /usr/local/cuda PATH_SUFFIXES bin)
+if(NVCC AND NOT ROCENANTE_SANITIZE)
+  set(have_nvcc ON)
+else()
+  set(have_nvcc OFF)
+endif()
+option(ROCENANTE_CUDA "Build the CUDA kernels (default: if there is an nvcc)" ${have_nvcc})
+file(GLOB device_sources CONFIGURE_DEPENDS csrc/device/*.cu csrc/device/*.cc)
+list(FILTER device_sources EXCLUDE REGEX "emula[^/]*$") # stands in for the GPU, in tests only
+set(ROCENANTE_CUDA_VERSION "")
+set(ROCENANTE_CUDA_ARCHS "")
+
+if(NOT ROCENANTE_CUDA)
+  message(STATUS "rocenante: no CUDA kernels")
+  return()
+endif()
+if(NOT NVCC)
+  message(FATAL_ERROR "ROCENANTE_CUDA=ON, but no nvcc: set CUDA_HOME, or ROCENANTE_CUDA=OFF")
+endif()
+if(NOT device_sources)
+  return()
+endif()
+
+if(NOT CMAKE_CUDA_ARCHITECTURES)
+  execute_process(COMMAND ${NVCC} --list-gpu-code OUTPUT_VARIABLE known COMMAND_ERROR_IS_FATAL ANY)
+  foreach(arch 80 90 100 120 121)
+    if(known MATCHES "sm_${arch}[\r\n]")
+      list(APPEND CMAKE_CUDA_ARCHITECTURES ${arch}-real)
+      set(newest ${arch})
+    endif()
+  endforeach()
+  list(APPEND CMAKE_CUDA_ARCHITECTURES ${newest}-virtual) # PTX, for GPUs yet to come
+endif()
+foreach(arch ${CMAKE_CUDA_ARCHITECTURES})
+  string(REGEX REPLACE "([^-]*)-real" "sm_\\1" arch ${arch})
+  string(REGEX REPLACE "([^-]*)-virtual" "compute_\\1" arch ${arch}) # PTX
+  list(APPEND ROCENANTE_CUDA_ARCHS ${arch})
+endforeach()
+set(CMAKE_CUDA_COMPILER ${NVCC})
+set(CMAKE_CUDA_VISIBILITY_PRESET hidden)
+enable_language(CUDA)
+find_package(CUDAToolkit REQUIRED)
+set(ROCENANTE_CUDA_VERSION ${CUDAToolkit_VERSION})
+
+add_library(rocenante_device OBJECT ${device_sources})
+set_target_properties(rocenante_device PROPERTIES CUDA_RUNTIME_LIBRARY Static
+  CUDA_ARCHITECTURES "${CMAKE_CUDA_ARCHITECTURES}")
+target_compile_options(rocenante_device PRIVATE
+  "$<$<COMPILE_LANGUAGE:CUDA>:--threads=2;-Xfatbin=-compress-all>"
+  "$<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr;-fmad=false;-Werror=all-warnings>"
+  "$<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-Wall,-Wextra,-Werror,-ffp-contract=off>")
+target_compile_definitions(rocenante_device PUBLIC ROCENANTE_CUDA
+  PRIVATE "ROCENANTE_CUDA_ARCHITECTURES=\"$<JOIN:${ROCENANTE_CUDA_ARCHS}, >\"")
+# cudart_static opens libcuda.so.1 by itself, if there is one: no NEEDED entry, imports anywhere.
+target_link_libraries(rocenante_device PUBLIC rocenante_options CUDA::cudart_static)
+message(STATUS "rocenante: CUDA ${CUDAToolkit_VERSION} kernels for ${ROCENANTE_CUDA_ARCHS}")
