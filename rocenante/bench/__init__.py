@@ -1,0 +1,1 @@
+"""The benchmark: collectives on several backends, interleaved, with checked results."""
