@@ -1,4 +1,5 @@
-// The narrow float formats from their definition, slowly: what the conversions under test are compared with.
+// The narrow float formats from their definition, slowly: what the conversions under test are
+// compared with.
 #pragma once
 
 #include <algorithm>
@@ -44,13 +45,15 @@ inline double decode(const Format& format, uint32_t bits) {
                            exponent - format.bias() - format.fraction_bits);
 }
 
-// Rounds to nearest, ties to even. `value` must be exact: a float, or a double that was not rounded.
+// Rounds to nearest, ties to even. `value` must be exact: a float, or a double that was not
+// rounded.
 inline uint32_t encode(const Format& format, double value) {
   if (std::isnan(value)) return format.nan;
   const uint32_t sign = std::signbit(value) ? 1u << format.width() : 0;
   const int top = (1 << format.exponent_bits) - 1;
-  const uint32_t largest =
-      format.has_infinity ? (static_cast<uint32_t>(top) << format.fraction_bits) - 1 : format.nan - 1;
+  const uint32_t largest = format.has_infinity
+                               ? (static_cast<uint32_t>(top) << format.fraction_bits) - 1
+                               : format.nan - 1;
   const uint32_t overflow = format.has_infinity ? largest + 1 : largest;
   const double magnitude = std::fabs(value);
   if (std::isinf(value)) return sign | overflow;
@@ -58,14 +61,13 @@ inline uint32_t encode(const Format& format, double value) {
   const int smallest = 1 - format.bias();
   const int exponent = std::max(std::ilogb(magnitude), smallest);
   // In units of the last place: below 2^(fraction_bits + 1), so exact.
-  const double places =
-      std::nearbyint(std::ldexp(magnitude, format.fraction_bits - exponent));
+  const double places = std::nearbyint(std::ldexp(magnitude, format.fraction_bits - exponent));
   const double rounded = std::ldexp(places, exponent - format.fraction_bits);
   if (rounded > decode(format, largest)) return sign | overflow;
   if (rounded < std::ldexp(1.0, smallest)) return sign | static_cast<uint32_t>(places);
   const int final_exponent = std::ilogb(rounded);
-  const auto fraction = static_cast<uint32_t>(
-      std::ldexp(rounded, format.fraction_bits - final_exponent));
+  const auto fraction =
+      static_cast<uint32_t>(std::ldexp(rounded, format.fraction_bits - final_exponent));
   return sign | (static_cast<uint32_t>(final_exponent + format.bias()) << format.fraction_bits |
                  (fraction & ((1u << format.fraction_bits) - 1)));
 }

@@ -11,7 +11,7 @@
 namespace rocenante {
 namespace {
 
-TEST(Executor, RunsEverythingInTheOrderOfIssue) {
+TEST(I2, RunsEverythingInTheOrderOfIssue) {
   Executor executor;
   std::vector<int> order;
   std::vector<std::shared_ptr<Task>> tasks;
@@ -25,7 +25,7 @@ TEST(Executor, RunsEverythingInTheOrderOfIssue) {
   for (int i = 0; i < 100; ++i) ASSERT_EQ(order[static_cast<size_t>(i)], i);
 }
 
-TEST(Executor, NeverRunsTwoAtOnce) {
+TEST(I2, NeverRunsTwoAtOnce) {
   Executor executor;
   std::atomic<int> inside{0}, done{0};
   const auto body = [&] {

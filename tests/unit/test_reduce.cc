@@ -1,11 +1,11 @@
-// reduce() against a scalar reference written from the definition, for every set of kernels that this processor can run.
+// reduce() against a scalar reference written from the definition, for every set of kernels that
+// this processor can run.
 #include "collective/reduce.h"
 
 #include <gtest/gtest.h>
 
 #include <bit>
 #include <cmath>
-#include <complex>
 #include <cstring>
 #include <limits>
 #include <numeric>
@@ -22,7 +22,7 @@ namespace {
 
 using Bytes = std::vector<unsigned char>;
 
-// ---- the reference -------------------------------------------------------------------------------------------------
+// The reference.
 
 template <class T>
 T element(const void* at, size_t index) {
@@ -204,7 +204,7 @@ void reference_reduce(DType dtype, ReduceOp op, void* out, const std::vector<con
   }
 }
 
-// ---- inputs --------------------------------------------------------------------------------------------------------
+// Inputs.
 
 bool is_defined(DType dtype, ReduceOp op) {
   try {
@@ -218,20 +218,27 @@ bool is_defined(DType dtype, ReduceOp op) {
 template <class T>
 void put_special(void* at, size_t index, uint32_t which) {
   using Limits = std::numeric_limits<T>;
-  const T values[] = {T{0},           -T{0},
-                      T{1},           T{-1},
-                      Limits::max(),  Limits::lowest(),
-                      Limits::min(),  Limits::denorm_min(),
-                      -Limits::denorm_min(), Limits::infinity(),
-                      -Limits::infinity(),   -Limits::quiet_NaN()};
+  const T values[] = {T{0},
+                      -T{0},
+                      T{1},
+                      T{-1},
+                      Limits::max(),
+                      Limits::lowest(),
+                      Limits::min(),
+                      Limits::denorm_min(),
+                      -Limits::denorm_min(),
+                      Limits::infinity(),
+                      -Limits::infinity(),
+                      -Limits::quiet_NaN()};
   put(at, index, values[which % std::size(values)]);
 }
 
-// Random bits; in the wide float types, where these hardly ever meet a special value or each other's magnitude, also
-// special values and moderate numbers.
+// Random bits; in the wide float types, where these hardly ever meet a special value or each
+// other's magnitude, also special values and moderate numbers.
 void fill(DType dtype, void* data, size_t count, std::mt19937& random) {
   auto* bytes = static_cast<unsigned char*>(data);
-  for (size_t i = 0; i < count * size_of(dtype); ++i) bytes[i] = static_cast<unsigned char>(random());
+  for (size_t i = 0; i < count * size_of(dtype); ++i)
+    bytes[i] = static_cast<unsigned char>(random());
   const bool single = dtype == DType::float32 || dtype == DType::complex64;
   const bool twice = dtype == DType::float64 || dtype == DType::complex128;
   if (!single && !twice) return;
@@ -251,7 +258,8 @@ void fill(DType dtype, void* data, size_t count, std::mt19937& random) {
 // A buffer at a chosen distance from alignment, with bytes around it that nobody may touch.
 class Guarded {
  public:
-  Guarded(size_t size, size_t offset) : bytes_(size + 2 * kGuard, kFiller), size_(size), offset_(offset) {}
+  Guarded(size_t size, size_t offset)
+      : bytes_(size + 2 * kGuard, kFiller), size_(size), offset_(offset) {}
   unsigned char* data() { return bytes_.data() + kGuard / 2 + offset_; }
   bool intact() {
     for (size_t i = 0; i < bytes_.size(); ++i) {
@@ -269,7 +277,8 @@ class Guarded {
   size_t offset_;
 };
 
-std::string describe(const KernelTable& kernels, DType dtype, ReduceOp op, int ranks, size_t count) {
+std::string describe(const KernelTable& kernels, DType dtype, ReduceOp op, int ranks,
+                     size_t count) {
   return std::string(kernels.level) + " " + std::string(name_of(dtype)) + " " +
          std::string(name_of(op)) + " ranks " + std::to_string(ranks) + " count " +
          std::to_string(count);
@@ -283,7 +292,7 @@ std::vector<ReduceOp> operations_of(DType dtype) {
   return ops;
 }
 
-// ---- all types, operations, sizes ----------------------------------------------------------------------------------
+// All types, operations, sizes.
 
 class ReduceDType : public testing::TestWithParam<int> {
  protected:
@@ -296,7 +305,8 @@ INSTANTIATE_TEST_SUITE_P(All, ReduceDType, testing::Range(0, kDTypeCount), [](co
 
 TEST_P(ReduceDType, EqualsTheReferenceBitForBit) {
   std::mt19937 random(static_cast<uint32_t>(GetParam()));
-  const size_t counts[] = {0, 1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 33, 64, 65, 127, 129, 257, 300, 515};
+  const size_t counts[] = {0,  1,  2,  3,  4,  5,   7,   8,   9,   15, 16,
+                           17, 31, 33, 64, 65, 127, 129, 257, 300, 515};
   for (const ReduceOp op : operations_of(dtype())) {
     for (int ranks = 1; ranks <= 9; ++ranks) {
       for (const size_t count : counts) {
@@ -353,7 +363,8 @@ TEST_P(ReduceDType, PremultiplyEqualsTheReferenceBitForBit) {
         if (wide) {
           put(expected.data(), i, with_one_nan(element<double>(in.data(), i) * factor));
         } else if (const reference::Format* format = small_format(dtype())) {
-          const auto value = static_cast<float>(reference::decode(*format, raw(in.data(), i, size_of(dtype()))));
+          const auto value =
+              static_cast<float>(reference::decode(*format, raw(in.data(), i, size_of(dtype()))));
           put_raw(expected.data(), i, size_of(dtype()),
                   reference::encode(*format, value * static_cast<float>(factor)));
         } else {
@@ -390,7 +401,7 @@ TEST_P(ReduceDType, UndefinedOperationsAreRefusedAndDefinedOnesExist) {
   }
 }
 
-// ---- narrow floats exhaustively --------------------------------------------------------------------------------------
+// Narrow floats exhaustively.
 
 TEST(Reduce, EveryPairOfFloat8) {
   for (const DType dtype : {DType::float8_e4m3fn, DType::float8_e5m2}) {
@@ -441,7 +452,7 @@ TEST(Reduce, EveryPatternOf16BitFloats) {
   }
 }
 
-// ---- the contract, one property each ---------------------------------------------------------------------------------
+// The contract, one property each.
 
 template <class T>
 std::vector<T> reduce_values(const KernelTable& kernels, DType dtype, ReduceOp op,

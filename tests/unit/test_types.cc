@@ -73,7 +73,8 @@ TEST_P(FloatFormats, NarrowsAroundEveryRoundingBoundary) {
   for (uint32_t pattern = 0; pattern < c.format.patterns(); ++pattern) {
     const auto value = static_cast<float>(reference::decode(c.format, pattern));
     if (std::isnan(value)) continue;
-    // The value itself and the ties above it, which for denormals lie at different distances: halves of all places.
+    // The value itself and the ties above it, which for denormals lie at different distances:
+    // halves of all places.
     const uint32_t bits = std::bit_cast<uint32_t>(value);
     for (int shift = 0; shift < 24; ++shift) {
       for (uint32_t ulps : {0u, 1u, 2u, ~0u, ~1u}) check(bits + ((1u << shift) >> 1) + ulps);
@@ -130,8 +131,9 @@ TEST(Types, ReductionsWithoutMeaningAreRefusedWithTheReason) {
     }
     return "";
   };
-  EXPECT_EQ(refusal(DType::int32, ReduceOp::avg),
-            "avg is not defined for int32: the mean of integers need not be one; sum them and divide");
+  EXPECT_EQ(
+      refusal(DType::int32, ReduceOp::avg),
+      "avg is not defined for int32: the mean of integers need not be one; sum them and divide");
   EXPECT_NE(refusal(DType::boolean, ReduceOp::premul_sum), "");
   EXPECT_NE(refusal(DType::complex64, ReduceOp::max), "");
   EXPECT_NE(refusal(DType::complex128, ReduceOp::product), "");

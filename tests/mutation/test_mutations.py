@@ -1,0 +1,195 @@
+"""Takes out, one at a time and in a copy, the line that enforces an invariant of the exchange.
+
+The unit test named after the invariant must then fail: one that passes all the same guards nothing.
+The copy's one changed source is compiled by hand and linked before the library of the unchanged
+rest. I3 (memory order) shows only under ThreadSanitizer, so its library is compiled here with it.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+CSRC = ROOT / "csrc"
+FLAGS = ["-std=c++20", "-O1", "-g", "-ffp-contract=off", "-pthread"]
+# A mutant that hangs is caught as well; no unmutated test takes nearly as long.
+LIMIT_SECONDS = 60
+
+
+@dataclass(frozen=True)
+class Mutation:
+    """`old` becomes `new` in `source` (under csrc/); `tests` of `program` must then fail."""
+
+    name: str
+    source: str
+    old: str
+    new: str
+    program: str
+    tests: str
+    flags: tuple[str, ...] = ()
+
+
+MUTATIONS = [
+    Mutation(
+        "I1-publishes-without-having-seen-all",
+        "exchange/exchange.cc",
+        "if (!seen_all_)",
+        "if (size_ < 0)",
+        "test_exchange",
+        "I1.*",
+    ),
+    Mutation(
+        "I2-does-not-wait-for-its-turn",
+        "collective/executor.cc",
+        "while (state_.current != ticket || state_.running)",
+        "while (state_.current > ticket)",
+        "test_executor",
+        "I2.*",
+    ),
+    Mutation(
+        "I3-signals-without-release",
+        "transport/shm/transport.cc",
+        "h.lines[epoch].signal.store(p.signal, std::memory_order_seq_cst)",
+        "h.lines[epoch].signal.store(p.signal, std::memory_order_relaxed)",
+        "test_exchange",
+        "I3.*",
+        ("-fsanitize=thread",),
+    ),
+    Mutation(
+        "I4-reduces-in-an-order-of-its-own",
+        "collective/all_reduce.cc",
+        "parts[r] = r == rank ?",
+        "parts[(r + rank) % size] = r == rank ?",
+        "test_exchange",
+        "I4.*",
+    ),
+    Mutation(
+        "I5-does-not-compare-fingerprints",
+        "exchange/exchange.cc",
+        "!= expected) raise_mismatch(step)",
+        "!= expected && size_ < 0) raise_mismatch(step)",
+        "test_exchange",
+        "I5.*",
+    ),
+    Mutation(
+        "I6-never-gives-up",
+        "exchange/exchange.cc",
+        "if (deadline_.passed() &&",
+        "if (size_ < 0 &&",
+        "test_exchange",
+        "I6.*",
+    ),
+    Mutation(
+        "I6-does-not-notice-a-lost-peer",
+        "exchange/exchange.cc",
+        "if (lost &&",
+        "if (lost && size_ < 0 &&",
+        "test_exchange",
+        "I6.*",
+    ),
+    Mutation(
+        "I6-does-not-heed-an-abort",
+        "exchange/exchange.cc",
+        "if (failed_.load(std::memory_order_acquire)) throw_if_failed();",
+        "",
+        "test_exchange",
+        "I6.Abort*",
+    ),
+]
+
+
+def run(*command: str | Path, timeout: float = 600) -> subprocess.CompletedProcess[str]:
+    """Runs a command, output captured; a time-out counts as exit status 124."""
+    try:
+        return subprocess.run(
+            [str(c) for c in command], capture_output=True, text=True, timeout=timeout
+        )
+    except subprocess.TimeoutExpired as e:
+        return subprocess.CompletedProcess(command, 124, str(e.stdout), "timed out")
+
+
+def compile_object(source: Path, target: Path, *flags: str, include: Path = CSRC) -> None:
+    done = run("g++", *FLAGS, *flags, "-I", include, "-c", source, "-o", target)
+    assert done.returncode == 0, done.stderr
+
+
+class Library:
+    """The unchanged core, compiled once for each set of flags."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.made: dict[tuple[str, ...], Path] = {}
+
+    def objects(self, flags: tuple[str, ...]) -> Path:
+        if flags in self.made:
+            return self.made[flags]
+        folder = self.folder / f"core{len(self.made)}"
+        folder.mkdir()
+        sources = [
+            s
+            for part in ("core", "exchange", "transport", "collective")
+            for s in sorted((CSRC / part).rglob("*.cc"))
+        ]
+        makefile = folder / "Makefile"
+        objects = {folder / (str(s.relative_to(CSRC)).replace("/", "_") + ".o"): s for s in sources}
+        lines = [f"core.a: {' '.join(str(o) for o in objects)}\n\tar rcs $@ $^\n"]
+        options = " ".join([*FLAGS, *flags, f"-I{CSRC}"])
+        lines += [f"{o}: {s}\n\tg++ {options} -c $< -o $@\n" for o, s in objects.items()]
+        makefile.write_text("".join(lines))
+        done = run("make", "-s", "-C", folder, f"-j{os.cpu_count()}", "core.a", timeout=1200)
+        assert done.returncode == 0, done.stderr
+        self.made[flags] = folder / "core.a"
+        return self.made[flags]
+
+
+@pytest.fixture(scope="session")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Library:
+    return Library(tmp_path_factory.mktemp("mutation"))
+
+
+def build_and_test(
+    library: Library, folder: Path, mutation: Mutation, *, mutated: bool
+) -> subprocess.CompletedProcess[str]:
+    """Links the test program with the (perhaps mutated) source first, and runs the tests."""
+    text = (CSRC / mutation.source).read_text()
+    assert text.count(mutation.old) >= 1, f"{mutation.source} no longer has: {mutation.old}"
+    changed = folder / Path(mutation.source).name
+    changed.write_text(text.replace(mutation.old, mutation.new) if mutated else text)
+    compile_object(changed, folder / "changed.o", *mutation.flags)
+    core = library.objects(mutation.flags)
+    test = core.parent / f"{mutation.program}.o"
+    if not test.exists():
+        compile_object(ROOT / f"tests/unit/{mutation.program}.cc", test, *mutation.flags)
+    program = folder / mutation.program
+    linked = run(
+        *("g++", *FLAGS, *mutation.flags, folder / "changed.o", test, core),
+        *("-lgtest", "-lgtest_main", "-o", program),
+    )
+    assert linked.returncode == 0, linked.stderr
+    return run(program, f"--gtest_filter={mutation.tests}", timeout=LIMIT_SECONDS)
+
+
+@pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda m: m.name)
+def test_the_named_test_catches_the_mutation(
+    library: Library, tmp_path: Path, mutation: Mutation
+) -> None:
+    if shutil.which("g++") is None:
+        pytest.fail("g++ is needed to build the mutants")
+    done = build_and_test(library, tmp_path, mutation, mutated=True)
+    assert done.returncode != 0, f"{mutation.tests} passed without: {mutation.old}\n{done.stdout}"
+
+
+@pytest.mark.parametrize("flags", sorted({m.flags for m in MUTATIONS}), ids="".join)
+def test_the_same_build_unmutated_passes(
+    library: Library, tmp_path: Path, flags: tuple[str, ...]
+) -> None:
+    """Otherwise a broken build of this harness would count as caught mutants."""
+    for mutation in {m.program: m for m in MUTATIONS if m.flags == flags}.values():
+        done = build_and_test(library, tmp_path, mutation, mutated=False)
+        assert done.returncode == 0, done.stdout + done.stderr
