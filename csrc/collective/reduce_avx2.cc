@@ -1,5 +1,6 @@
-// Kernels for x86 processors of the level x86-64-v3. The instruction set is chosen after the headers of the standard
-// library: an inline function of theirs compiled here could otherwise be the copy that all others are linked to.
+// Kernels for x86 processors of the level x86-64-v3. The instruction set is chosen after the
+// headers of the standard library: an inline function of theirs compiled here could otherwise be
+// the copy that all others are linked to.
 #include "collective/reduce_prelude.h"
 
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)

@@ -1,5 +1,6 @@
-// How the kernels see the element types: registers, and loads and stores that convert to and from the type that is computed
-// in. Part of reduce_kernels.h; compiled once per instruction set, hence the unnamed namespace.
+// How the kernels see the element types: registers, and loads and stores that convert to and from
+// the type that is computed in. Part of reduce_kernels.h; compiled once per instruction set, hence
+// the unnamed namespace.
 #pragma once
 
 #include "collective/reduce_prelude.h"
@@ -9,7 +10,8 @@
 namespace rocenante {
 namespace {
 
-// Set by the including file: g++ 12 defines __AVX2__ and the like for command-line options only, not for its target pragma.
+// Set by the including file: g++ 12 defines __AVX2__ and the like for command-line options only,
+// not for its target pragma.
 #if defined(ROCENANTE_KERNELS_AVX512)
 constexpr int kRegisterBytes = 64;
 constexpr const char* kLevel = "avx512";
@@ -35,7 +37,8 @@ template <class T>
 struct VecType<T, 1> {
   using type = T;
 };
-// kLanes values of T; one is a scalar, so that every formula below also serves the last few elements.
+// kLanes values of T; one is a scalar, so that every formula below also serves the last few
+// elements.
 template <class T, int kLanes>
 using Vec = typename VecType<T, kLanes>::type;
 
@@ -51,7 +54,8 @@ ROCENANTE_INLINE void store_bits(char* to, V value) {
   __builtin_memcpy(to, &value, sizeof(V));
 }
 
-// Which NaN an addition returns depends on the instruction, on the order of its operands and on the architecture.
+// Which NaN an addition returns depends on the instruction, on the order of its operands and on the
+// architecture.
 template <class Real, int kN>
 ROCENANTE_INLINE Vec<Real, kN> canonical(Vec<Real, kN> value) {
   using Bits = std::conditional_t<sizeof(Real) == 4, int32_t, int64_t>;
@@ -63,7 +67,8 @@ ROCENANTE_INLINE Vec<Real, kN> canonical(Vec<Real, kN> value) {
 // An element type E has:
 //   Storage, and Real, which is computed in;
 //   kLanes, the elements of a full register, and Acc<kN>, the accumulator of kN elements;
-//   load<kN>(from); combine<kN, Op>(a, b); store<kN>(to, acc, finish), where finish(Vec<Real, n>) comes before rounding.
+//   load<kN>(from); combine<kN, Op>(a, b); store<kN>(to, acc, finish), where finish(Vec<Real, n>)
+//   comes before rounding.
 
 template <class T>
 struct Plain {
@@ -87,8 +92,8 @@ struct Plain {
   }
 };
 
-// A narrow format, kParts elements to a 32-bit lane. First, second, ... elements of the lanes are accumulated apart, so none
-// ever moves to another lane.
+// A narrow format, kParts elements to a 32-bit lane. First, second, ... elements of the lanes are
+// accumulated apart, so none ever moves to another lane.
 template <class Format, class Bits>
 struct Packed {
   using Storage = Bits;
@@ -147,8 +152,44 @@ struct Packed {
   }
 };
 
+// bfloat16 is the upper half of a float, which saves most of the shifting.
+struct Brain : Packed<BFloat16, uint16_t> {
+  using Base = Packed<BFloat16, uint16_t>;
+
+  template <int kN>
+  static ROCENANTE_INLINE Acc<kN> load(const char* from) {
+    if constexpr (kN == 1) {
+      return Base::load<kN>(from);
+    } else {
+      using Floats = Vec<float, kN / 2>;
+      const auto lanes = load_bits<Vec<uint32_t, kN / 2>>(from);
+      return {{__builtin_bit_cast(Floats, lanes << 16),
+               __builtin_bit_cast(Floats, lanes & 0xffff0000)}};
+    }
+  }
+  template <int kN, class Finish>
+  static ROCENANTE_INLINE void store(char* to, Acc<kN> acc, const Finish& finish) {
+    if constexpr (kN == 1) {
+      Base::store<kN>(to, acc, finish);
+    } else {
+      const auto low = rounded<kN / 2>(finish(acc.part[0]));
+      const auto high = rounded<kN / 2>(finish(acc.part[1]));
+      store_bits(to, (low >> 16) | (high & 0xffff0000));
+    }
+  }
+
+ private:
+  // The result is in the upper half. kFloatNan becomes BFloat16::kNan without further care.
+  template <int kN>
+  static ROCENANTE_INLINE Vec<uint32_t, kN> rounded(Vec<float, kN> value) {
+    const auto bits = __builtin_bit_cast(Vec<uint32_t, kN>, canonical<float, kN>(value));
+    return bits + 0x7fff + ((bits >> 16) & 1);
+  }
+};
+
 #if defined(ROCENANTE_KERNELS_AVX512) || defined(ROCENANTE_KERNELS_AVX2) || defined(__aarch64__)
-// float16 by the processor's own conversions. They keep some bits of a NaN, but turn kFloatNan into Float16::kNan.
+// float16 by the processor's own conversions. They keep some bits of a NaN, but turn kFloatNan into
+// Float16::kNan.
 struct Half : Plain<float> {
   using Storage = uint16_t;
 

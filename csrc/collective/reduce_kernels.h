@@ -1,5 +1,6 @@
-// The reduction kernels, written once with GCC's vector types and compiled once per instruction set: each reduce_<set>.cc
-// includes this. Everything is in an unnamed namespace, so that the linker can't share code between the sets.
+// The reduction kernels, written once with GCC's vector types and compiled once per instruction
+// set: each reduce_<set>.cc includes this. Everything is in an unnamed namespace, so that the
+// linker can't share code between the sets.
 #pragma once
 
 #include "collective/reduce_elements.h"
@@ -64,8 +65,8 @@ struct Xor {
   }
 };
 
-// A kernel has: kBytes per element, kLanes in a full register, Acc<kN>, load, combine, store, and kPairs: whether two ranks get
-// a loop of their own (see reduce_loops.h).
+// A kernel has: kBytes per element, kLanes in a full register, Acc<kN>, load, combine, store, and
+// kPairs: whether two ranks get a loop of their own (see reduce_loops.h).
 
 template <class T, class Op>
 struct Integer {
@@ -93,12 +94,14 @@ template <class Op>
 struct Boolean : Integer<uint8_t, Op> {
   template <int kN>
   static ROCENANTE_INLINE Vec<uint8_t, kN> load(const char* from) {
-    return Lesser::apply(load_bits<Vec<uint8_t, kN>>(from), Vec<uint8_t, kN>(Vec<uint8_t, kN>{} + uint8_t{1}));
+    return Lesser::apply(load_bits<Vec<uint8_t, kN>>(from),
+                         Vec<uint8_t, kN>(Vec<uint8_t, kN>{} + uint8_t{1}));
   }
 };
 
-// The order of IEEE 754's minimum and maximum on the bit patterns themselves: as integers, once the negative numbers are
-// turned round and all patterns are shifted, with wrap-around, so far that the NaNs of the other sign join the ones which win.
+// The order of IEEE 754's minimum and maximum on the bit patterns themselves: as integers, once the
+// negative numbers are turned round and all patterns are shifted, with wrap-around, so far that the
+// NaNs of the other sign join the ones which win.
 template <class Int, Int kLargest, Int kNan, class Op>
 struct Ordered {
   static constexpr bool kPairs = false;
@@ -140,7 +143,8 @@ struct Ordered {
   template <int kN>
   static ROCENANTE_INLINE Acc<kN> shifted(Acc<kN> bits, Int by) {
     using Wrapping = Vec<Unsigned, kN>;
-    const auto sum = static_cast<Wrapping>(__builtin_bit_cast(Wrapping, bits) + static_cast<Unsigned>(by));
+    const auto sum =
+        static_cast<Wrapping>(__builtin_bit_cast(Wrapping, bits) + static_cast<Unsigned>(by));
     return __builtin_bit_cast(Acc<kN>, sum);
   }
 };
@@ -176,7 +180,8 @@ template <class Element, class Op, template <class> class Finish = Unchanged>
 struct Floating {
   using Real = typename Element::Real;
   static constexpr size_t kBytes = sizeof(typename Element::Storage);
-  static constexpr bool kPairs = std::is_same_v<Op, Add> && std::is_same_v<Finish<Real>, Unchanged<Real>> && kBytes > 1;
+  static constexpr bool kPairs =
+      std::is_same_v<Op, Add> && std::is_same_v<Finish<Real>, Unchanged<Real>> && kBytes > 1;
   static constexpr int kLanes = Element::kLanes;
   template <int kN>
   using Acc = typename Element::template Acc<kN>;
@@ -199,7 +204,8 @@ struct Floating {
 
 template <class Kernel>
 void run(void* out, const void* const* in, int ranks, size_t count) {
-  reduce_all(Kernel{}, static_cast<char*>(out), reinterpret_cast<const char* const*>(in), ranks, count);
+  reduce_all(Kernel{}, static_cast<char*>(out), reinterpret_cast<const char* const*>(in), ranks,
+             count);
 }
 
 template <class Element>
@@ -208,7 +214,8 @@ template <class Element>
 using Divided = Floating<Element, Add, Over>;
 
 template <class Kernel>
-__attribute__((noinline)) void run_with(typename Kernel::Real argument, char* out, const char* const* in, int ranks, size_t count) {
+__attribute__((noinline)) void run_with(typename Kernel::Real argument, char* out,
+                                        const char* const* in, int ranks, size_t count) {
   reduce_all(Kernel{{argument}}, out, in, ranks, count);
 }
 
@@ -218,7 +225,8 @@ void average(void* out, const void* const* in, int ranks, size_t count) {
   const auto n = static_cast<Real>(ranks);
   const auto to = static_cast<char*>(out);
   const auto from = reinterpret_cast<const char* const*>(in);
-  // For a power of two both are exact but for the one rounding, so they agree, and division is slow.
+  // For a power of two both are exact but for the one rounding, so they agree, and division is
+  // slow.
   if ((ranks & (ranks - 1)) == 0) {
     run_with<Scaled<Element>>(Real{1} / n, to, from, ranks, count);
   } else {
@@ -229,7 +237,8 @@ void average(void* out, const void* const* in, int ranks, size_t count) {
 template <class Element>
 void scale(double factor, void* out, const void* in, size_t count) {
   const auto from = static_cast<const char*>(in);
-  run_with<Scaled<Element>>(static_cast<typename Element::Real>(factor), static_cast<char*>(out), &from, 1, count);
+  run_with<Scaled<Element>>(static_cast<typename Element::Real>(factor), static_cast<char*>(out),
+                            &from, 1, count);
 }
 
 constexpr auto& entry(KernelTable& table, DType dtype, ReduceOp op) {
@@ -286,8 +295,7 @@ constexpr KernelTable make_kernels() {
   add_integer<int64_t>(table, DType::int64);
 
   add_float<Half, int16_t, Float16::kInfinity, Float16::kNan>(table, DType::float16);
-  add_float<Packed<BFloat16, uint16_t>, int16_t, BFloat16::kInfinity, BFloat16::kNan>(
-      table, DType::bfloat16);
+  add_float<Brain, int16_t, BFloat16::kInfinity, BFloat16::kNan>(table, DType::bfloat16);
   add_float<Plain<float>, int32_t, kFloatInfinity, kFloatNan>(table, DType::float32);
   add_float<Plain<double>, int64_t, kDoubleInfinity, kDoubleNan>(table, DType::float64);
   add_float<Packed<Float8E4M3FN, uint8_t>, int8_t, Float8E4M3FN::kLargest, Float8E4M3FN::kNan>(

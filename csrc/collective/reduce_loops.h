@@ -1,5 +1,6 @@
-// The loops that every kernel shares: accumulators stay in registers from the first rank's input to the last one's. Part of
-// reduce_kernels.h; compiled once per instruction set, hence the unnamed namespace.
+// The loops that every kernel shares: accumulators stay in registers from the first rank's input to
+// the last one's. Part of reduce_kernels.h; compiled once per instruction set, hence the unnamed
+// namespace.
 #pragma once
 
 #include "collective/reduce_elements.h"
@@ -7,7 +8,8 @@
 namespace rocenante {
 namespace {
 
-// Reduces kUnroll registers of kN elements, from element `first` on. All loads precede all stores, so `out` may be an input.
+// Reduces kUnroll registers of kN elements, from element `first` on. All loads precede all stores,
+// so `out` may be an input.
 template <int kN, int kUnroll, class Kernel>
 ROCENANTE_INLINE void reduce_block(const Kernel& kernel, char* out, const char* const* in,
                                    int ranks, size_t first) {
@@ -34,8 +36,8 @@ ROCENANTE_INLINE auto reduce_last(const Kernel&, const char* const* in, int rank
   return sum;
 }
 
-// A remainder is not done element by element: the last register overlaps the one before it, and is computed first, while its
-// inputs are whole even if `out` is one of them.
+// A remainder is not done element by element: the last register overlaps the one before it, and is
+// computed first, while its inputs are whole even if `out` is one of them.
 template <int kN, int kUnroll, class Kernel>
 ROCENANTE_INLINE void reduce_registers(const Kernel& kernel, char* out, const char* const* in,
                                        int ranks, size_t count) {
@@ -52,20 +54,21 @@ ROCENANTE_INLINE void reduce_registers(const Kernel& kernel, char* out, const ch
   if (ragged) kernel.template store<kN>(out + (count - kN) * Kernel::kBytes, last);
 }
 
-// Fewer elements than a full register has: the widest part of one that they fill.
+// Fewer elements than a full register has: an eighth or a quarter of it at a time, then single
+// ones.
 template <int kN, class Kernel>
 ROCENANTE_INLINE void reduce_few(const Kernel& kernel, char* out, const char* const* in, int ranks,
                                  size_t count) {
   if constexpr (kN > 1) {
     if (count < kN) {
-      reduce_few<kN / 4 >= 4 ? kN / 4 : (kN > 4 ? 4 : 1)>(kernel, out, in, ranks, count);
+      reduce_few<1>(kernel, out, in, ranks, count);
     } else {
       reduce_registers<kN, 1>(kernel, out, in, ranks, count);
     }
   } else {
     for (size_t i = 0; i < count; ++i) {
       reduce_block<1, 1>(kernel, out, in, ranks, i);
-      asm volatile("");  // at most three times round: not worth vectorising
+      asm volatile("");  // at most seven times round: not worth vectorising
     }
   }
 }
@@ -74,12 +77,15 @@ template <class Kernel>
 ROCENANTE_INLINE void reduce_all(const Kernel& kernel, char* out, const char* const* in, int ranks,
                                  size_t count) {
   constexpr int kN = Kernel::kLanes;
-  // Accumulators of narrow formats are several registers each.
-  constexpr int kUnroll = sizeof(typename Kernel::template Acc<kN>) > 2 * kRegisterBytes ? 1 : sizeof(typename Kernel::template Acc<kN>) > kRegisterBytes ? 2 : 4;
+  constexpr int kFew = kN >= 32 ? 8 : (kN > 4 ? 4 : 1);
+  // The accumulators of narrow formats are several registers each.
+  constexpr size_t kRegisters = sizeof(typename Kernel::template Acc<kN>) / kRegisterBytes;
+  constexpr int kUnroll = kRegisters > 1 ? (kRegisters > 2 ? 1 : 2) : (Kernel::kPairs ? 4 : 2);
   if (count < kN) {
-    reduce_few<kN>(kernel, out, in, ranks, count);
+    reduce_few<kFew>(kernel, out, in, ranks, count);
   } else if (Kernel::kPairs && ranks == 2) {
-    // The addresses as locals: a store through a char pointer might change `in`, for all that the compiler knows.
+    // The addresses as locals: a store through a char pointer might change `in`, for all that the
+    // compiler knows.
     const char* const both[2] = {in[0], in[1]};
     reduce_registers<kN, kUnroll>(kernel, out, both, 2, count);
   } else {

@@ -1,4 +1,5 @@
-// Everything that reduce_kernels.h needs from elsewhere, to be included before an instruction set is chosen.
+// Everything that reduce_kernels.h needs from elsewhere, to be included before an instruction set
+// is chosen.
 #pragma once
 
 #include <cstddef>

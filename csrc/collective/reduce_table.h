@@ -1,4 +1,5 @@
-// The kernels behind reduce(), compiled once per instruction set. Only reduce*.cc and the tests include this.
+// The kernels behind reduce(), compiled once per instruction set. Only reduce*.cc and the tests
+// include this.
 #pragma once
 
 #include <cstddef>
@@ -23,7 +24,8 @@ struct KernelTable {
   Premultiply premultiply[kDTypeCount] = {};
 };
 
-// Null where the build has no such kernels; whether the processor can run them is for the caller to find out.
+// Null where the build has no such kernels; whether the processor can run them is for the caller to
+// find out.
 const KernelTable* baseline_kernels();
 const KernelTable* avx2_kernels();
 const KernelTable* avx512_kernels();
@@ -31,8 +33,9 @@ const KernelTable* avx512_kernels();
 // All tables that this processor can run, best first.
 std::vector<const KernelTable*> usable_kernels();
 
-void reduce(const KernelTable& kernels, DType dtype, ReduceOp op, void* out, const void* const* in, int ranks,
-            size_t count);
-void premultiply(const KernelTable& kernels, DType dtype, double factor, void* out, const void* in, size_t count);
+void reduce(const KernelTable& kernels, DType dtype, ReduceOp op, void* out, const void* const* in,
+            int ranks, size_t count);
+void premultiply(const KernelTable& kernels, DType dtype, double factor, void* out, const void* in,
+                 size_t count);
 
 }  // namespace rocenante
