@@ -27,17 +27,18 @@ if(NOT CMAKE_CUDA_ARCHITECTURES)
   execute_process(COMMAND ${NVCC} --list-gpu-code OUTPUT_VARIABLE known COMMAND_ERROR_IS_FATAL ANY)
   foreach(arch 80 90 100 120 121)
     if(known MATCHES "sm_${arch}[\r\n]")
-      list(APPEND CMAKE_CUDA_ARCHITECTURES ${arch}-real)
-      set(newest ${arch})
+      list(APPEND CMAKE_CUDA_ARCHITECTURES ${arch})
     endif()
   endforeach()
-  list(APPEND CMAKE_CUDA_ARCHITECTURES ${newest}-virtual) # PTX, for GPUs yet to come
 endif()
-foreach(arch ${CMAKE_CUDA_ARCHITECTURES})
-  string(REGEX REPLACE "([^-]*)-real" "sm_\\1" arch ${arch})
-  string(REGEX REPLACE "([^-]*)-virtual" "compute_\\1" arch ${arch}) # PTX
-  list(APPEND ROCENANTE_CUDA_ARCHS ${arch})
-endforeach()
+# nvcc's front end runs once, for the oldest architecture: the kernels use nothing newer, and it takes
+# longer than all code generators together. Its PTX also goes in, for GPUs yet to come.
+list(TRANSFORM CMAKE_CUDA_ARCHITECTURES REPLACE "-[a-z]+$" "")
+list(SORT CMAKE_CUDA_ARCHITECTURES COMPARE NATURAL)
+list(GET CMAKE_CUDA_ARCHITECTURES 0 oldest)
+list(TRANSFORM CMAKE_CUDA_ARCHITECTURES PREPEND "sm_" OUTPUT_VARIABLE ROCENANTE_CUDA_ARCHS)
+list(APPEND ROCENANTE_CUDA_ARCHS compute_${oldest})
+list(JOIN ROCENANTE_CUDA_ARCHS "," codes)
 set(CMAKE_CUDA_COMPILER ${NVCC})
 set(CMAKE_CUDA_VISIBILITY_PRESET hidden)
 enable_language(CUDA)
@@ -46,13 +47,13 @@ set(ROCENANTE_CUDA_VERSION ${CUDAToolkit_VERSION})
 
 add_library(rocenante_device OBJECT ${device_sources})
 set_target_properties(rocenante_device PROPERTIES CUDA_RUNTIME_LIBRARY Static
-  CUDA_ARCHITECTURES "${CMAKE_CUDA_ARCHITECTURES}")
+  CUDA_ARCHITECTURES OFF)
 target_compile_options(rocenante_device PRIVATE
+  "$<$<COMPILE_LANGUAGE:CUDA>:SHELL:-gencode \"arch=compute_${oldest},code=[${codes}]\">"
   "$<$<COMPILE_LANGUAGE:CUDA>:--threads=2;-Xfatbin=-compress-all>"
   "$<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr;-fmad=false;-Werror=all-warnings>"
   "$<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-Wall,-Wextra,-Werror,-ffp-contract=off>")
-target_compile_definitions(rocenante_device PUBLIC ROCENANTE_CUDA
-  PRIVATE "ROCENANTE_CUDA_ARCHITECTURES=\"$<JOIN:${ROCENANTE_CUDA_ARCHS}, >\"")
+target_compile_definitions(rocenante_device PUBLIC ROCENANTE_CUDA)
 # cudart_static opens libcuda.so.1 by itself, if there is one: no NEEDED entry, imports anywhere.
 target_link_libraries(rocenante_device PUBLIC rocenante_options CUDA::cudart_static)
 message(STATUS "rocenante: CUDA ${CUDAToolkit_VERSION} kernels for ${ROCENANTE_CUDA_ARCHS}")

@@ -103,6 +103,7 @@ def check_sass(sass: str) -> list[str]:
             "16-byte loads": r"\bLDG?\.E\.128\b",
             "16-byte stores": r"\bSTG?\.E\.128\b",
             "a system-scope load of signals": r"\bLDG\.E\.(?:64|128)\.STRONG\.SYS\b",
+            "a system-scope fence": r"\bMEMBAR\.\w+\.SYS\b",
             "a system-scope store of the bell": r"\bSTG\.E\.64\.STRONG\.SYS\b",
         }
         if low_latency:  # data come in LL words
