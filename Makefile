@@ -11,19 +11,19 @@ export MAX_JOBS
 VENV := $(CURDIR)/.venv
 VENV213 := $(CURDIR)/.venv213
 export PATH := $(VENV)/bin:$(PATH)
-CXX_FILES = $(shell git ls-files -co --exclude-standard 'csrc/*.h' 'csrc/*.cc' 'csrc/*.cu' 'tests/*.h' 'tests/*.cc' 'tests/*.cu')
+CXX_FILES = $(wildcard $(shell git ls-files -co --exclude-standard 'csrc/*.h' 'csrc/*.cc' 'csrc/*.cu' 'tests/*.h' 'tests/*.cc' 'tests/*.cu'))
 DEBIAN_PACKAGES := g++ make cmake python3-venv python3-dev libgtest-dev
 # One build at a time: neither ninja nor pip guards its folders against a second one.
 LOCKED := mkdir -p build && flock build/.lock
 
-.PHONY: help venv build demo test ctest pytest lint asan tsan bench torch213 torch-suite property-long clean debian
+.PHONY: help venv build demo test ctest pytest lint asan tsan bench torch213 torch-suite \
+  property-long clean debian
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 debian: # says what to install, in one line
-	@command -v g++ >/dev/null && test -e /usr/include/gtest/gtest.h \
-	  && $(PYTHON) -c 'import ensurepip, sysconfig, os; os.stat(sysconfig.get_path("include") + "/Python.h")' 2>/dev/null \
+	@command -v g++ >/dev/null && $(PYTHON) -c 'import ensurepip, sysconfig, os; os.stat(sysconfig.get_path("include") + "/Python.h")' 2>/dev/null \
 	  || { echo "missing; on Debian: apt-get install --no-install-recommends $(DEBIAN_PACKAGES)" >&2; exit 1; }
 
 $(VENV)/.installed: pyproject.toml setup.py | debian
@@ -70,13 +70,13 @@ bench: build ## every collective against gloo and MPI, into benchmarks/results/l
 
 torch213: debian ## the same tree against torch 2.13, in .venv213: build, and a smoke test
 	test -x $(VENV213)/bin/python || $(PYTHON) -m venv $(VENV213)
-	PATH=$(VENV213)/bin:$$PATH $(LOCKED) bash scripts/torch213.sh
+	export PATH=$(VENV213)/bin:$$PATH; $(LOCKED) bash scripts/torch213.sh
 
 torch-suite: build ## PyTorch's own suite of c10d tests on this backend; ARGS="--world-size 4"
 	python tests/torch_suite/runner.py $(ARGS)
 
 property-long: build ## the random property test, 10,000 cases
-	python -m pytest tests/collectives -k property --hypothesis-profile=long
+	python -m pytest tests/collectives/test_property.py --hypothesis-profile=long
 
 clean: ## remove what was built, and keep the environments
 	rm -rf build demo dist *.egg-info rocenante/_build.py rocenante/_C*.so $(VENV)/.installed

@@ -13,7 +13,7 @@ from typing import Any
 
 
 def register() -> None:
-    """Registers the backend with torch 2.13; does nothing with the releases that find it themselves."""
+    """Registers the backend with torch 2.13; later releases find it by themselves."""
     import torch
 
     release = tuple(int(part) for part in torch.__version__.split(".")[:2] if part.isdigit())

@@ -21,7 +21,7 @@ Install torch first (pip install torch), then run: pip install --no-build-isolat
 
 
 def find_torch() -> Path:
-    """The folder of the torch to build against: this environment's, or the one pip hides from us."""
+    """The folder of the torch to build against: this environment's, even if pip hides it."""
     spec = importlib.util.find_spec("torch")  # finds without importing, which would take seconds
     installed = Path(spec.origin).parent if spec and spec.origin else None
     for folder in (installed, Path(sysconfig.get_path("platlib")) / "torch"):
@@ -46,11 +46,10 @@ class CMakeBuild(build_ext):
         options = [f"-DROCENANTE_PYTHON={sys.executable}", f"-DROCENANTE_TORCH={TORCH}"]
         options += os.environ.get("CMAKE_ARGS", "").split()
         jobs = os.environ.get("MAX_JOBS", str(os.cpu_count() or 1))
-        for step in (
-            ["-S", ROOT, "-B", build, *generator, *options],
-            ["--build", build, "-j", jobs],
-            ["--install", build, "--prefix", prefix],
-        ):
+        configure = ["-S", ROOT, "-B", build, *generator, *options]
+        build_all = ["--build", build, "-j", jobs]
+        install = ["--install", build, "--prefix", prefix]
+        for step in (configure, build_all, install):
             if subprocess.call(["cmake", *step]):
                 sys.exit("rocenante: the build failed; what CMake printed above says why")
 

@@ -112,12 +112,16 @@ def build_info() -> dict[str, object]:
         }
     problem: str | None = None
     simd: str | None = None
+    no_verbs = ""
     try:
-        simd = _native.load().simd_level()
+        native = _native.load()
+        simd, no_verbs = native.simd_level(), native.verbs_problem()
     except ImportError as error:
         problem = str(error)
-    missing = "not built in: only ranks on one host can communicate"
     info["simd"] = simd
-    info["transports"] = {"shm": problem or "available", "verbs": missing}
+    info["transports"] = {
+        "shm": problem or "available",
+        "verbs": problem or no_verbs or "available",
+    }
     info["problem"] = problem
     return info

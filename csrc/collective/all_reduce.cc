@@ -7,6 +7,7 @@
 #include "collective/reduce.h"
 #include "collective/selector.h"
 #include "exchange/exchange.h"
+#include "transport/transport.h"
 
 namespace rocenante {
 
@@ -32,7 +33,7 @@ struct AllReduce {
   void one_shot(const char* in, char* out, size_t bytes) const {
     char* staged = exchange.open(bytes);
     stage(staged, in, bytes);
-    exchange.publish();
+    exchange.publish(Parts::same(bytes));
     exchange.await_all();
     const void* parts[kMaxRanks];
     // This rank's own bytes come from the caller's buffer, which is in its cache, unless they were
@@ -49,7 +50,7 @@ struct AllReduce {
     for (int r = 0; r < size; ++r)
       if (r != rank || scaled())
         stage(staged + shares.begin(r), in + shares.begin(r), shares.length(r));
-    exchange.publish();
+    exchange.publish(Parts::lanes(shares.stride(), shares.stride(), bytes));
     exchange.await_all();
     const void* parts[kMaxRanks];
     for (int r = 0; r < size; ++r)
@@ -57,7 +58,7 @@ struct AllReduce {
     // The step's slots stay readable until this rank publishes the step after next.
     char* reduced = exchange.open(bytes);
     reduce(dtype, reduction.op, reduced + mine, parts, size, shares.length(rank) / size_of(dtype));
-    exchange.publish();
+    exchange.publish(Parts::range(mine, shares.length(rank)));
     for (int k = 0; k < size; ++k) {
       const int r = (rank + k) % size;
       const char* from = r == rank ? reduced : exchange.await(r);
@@ -75,7 +76,7 @@ void Communicator::all_reduce(const void* in, void* out, size_t count, DType dty
   check_reduction(dtype, reduction.op);
   const size_t bytes = count * size_of(dtype);
   CallRecord call = record(Collective::all_reduce, bytes, dtype);
-  call.algorithm = select_all_reduce(bytes, size_, config_);
+  call.algorithm = select_all_reduce(bytes, size_, transport_->pushes(), config_);
   call.op = reduction.op;
   call.reduces = true;
   begin(call, timeout);

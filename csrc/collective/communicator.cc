@@ -3,7 +3,7 @@
 #include "collective/point_to_point_engine.h"
 #include "core/fork.h"
 #include "exchange/exchange.h"
-#include "transport/shm/transport.h"
+#include "transport/meet.h"
 
 namespace rocenante {
 
@@ -36,8 +36,7 @@ std::unique_ptr<Transport> make_transport(Bootstrap& bootstrap, int rank, int si
                                           const Config& config, Milliseconds timeout,
                                           const std::string& name) {
   try {
-    return std::make_unique<shm::ShmTransport>(bootstrap, rank, size, config.slot_bytes,
-                                               agreed_rows(config), init_timeout(config, timeout));
+    return meet(bootstrap, rank, size, config, agreed_rows(config), init_timeout(config, timeout));
   } catch (const Error& e) {
     throw Error(e.kind(),
                 "rocenante[" + name + "] rank " + std::to_string(rank) + ": init: " + e.what());

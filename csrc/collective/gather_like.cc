@@ -17,7 +17,7 @@ char* at(void* p, size_t offset) { return static_cast<char*>(p) + offset; }
 void Communicator::barrier(Milliseconds timeout) {
   begin(record(Collective::barrier, 0, DType::uint8), timeout);
   exchange_->open(0);
-  exchange_->publish();
+  exchange_->publish(Parts::none());
   exchange_->await_all();
 }
 
@@ -26,7 +26,7 @@ void Communicator::all_gather(const void* in, void* const* out, size_t bytes, DT
   begin(record(Collective::all_gather, bytes, dtype), timeout);
   Pieces(bytes, config_.slot_bytes).for_each([&](size_t offset, size_t n) {
     copy_bytes(exchange_->open(n), at(in, offset), n);
-    exchange_->publish();
+    exchange_->publish(Parts::same(n));
     copy_bytes(at(out[rank_], offset), at(in, offset), n);
     exchange_->await_all();
     for (int k = 1; k < size_; ++k) {
@@ -57,7 +57,7 @@ void Communicator::reduce_scatter(const void* const* in, void* out, size_t count
       else if (r != rank_)
         copy_bytes(to, at(in[r], offset), n);
     }
-    exchange_->publish();
+    exchange_->publish(Parts::lanes(stride, n));
     exchange_->await_all();
     const void* parts[kMaxRanks];
     const size_t mine = static_cast<size_t>(rank_) * stride;
@@ -89,7 +89,7 @@ void Communicator::all_to_all_v(const void* const* in, const size_t* in_bytes, v
     mine[r] = in_bytes[r];
     mine[n + r] = out_bytes[r];
   }
-  exchange_->publish();
+  exchange_->publish(Parts::same(row_bytes));
   exchange_->await_all();
   for (int r = 0; r < size_; ++r)
     std::memcpy(&matrix[static_cast<size_t>(r) * 2 * n], exchange_->await(r), row_bytes);
@@ -120,10 +120,13 @@ void Communicator::move_lanes(const void* const* in, const size_t* in_bytes, voi
   Pieces(most, lane).for_each([&](size_t offset, size_t n) {
     const size_t stride = n * ranks <= kInlineBytes ? n : lane;
     char* staged = exchange_->open(stride == n ? n * ranks : lane * ranks);
-    for (int r = 0; r < size_; ++r)
-      if (const size_t m = piece(in_bytes[r], offset, n); r != rank_)
-        copy_bytes(staged + static_cast<size_t>(r) * stride, m ? at(in[r], offset) : nullptr, m);
-    exchange_->publish();
+    size_t lengths[kMaxRanks];
+    for (int r = 0; r < size_; ++r) {
+      lengths[r] = piece(in_bytes[r], offset, n);
+      if (r != rank_ && lengths[r] > 0)
+        copy_bytes(staged + static_cast<size_t>(r) * stride, at(in[r], offset), lengths[r]);
+    }
+    exchange_->publish(Parts::lanes(stride, lengths));
     if (const size_t m = piece(in_bytes[rank_], offset, n); m > 0)
       copy_bytes(at(out[rank_], offset), at(in[rank_], offset), m);
     exchange_->await_all();

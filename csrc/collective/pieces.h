@@ -47,6 +47,7 @@ class Shares {
       : bytes_(bytes),
         share_((bytes + static_cast<size_t>(size) * kLine - 1) /
                (static_cast<size_t>(size) * kLine) * kLine) {}
+  size_t stride() const { return share_; }
   size_t begin(int r) const { return std::min(share_ * static_cast<size_t>(r), bytes_); }
   size_t length(int r) const { return begin(r + 1) - begin(r); }
 

@@ -337,30 +337,34 @@ void PointToPointEngine::drive(const OperationPtr& operation, Milliseconds budge
     if (i < kYields && nanoseconds() - start < kYieldNanoseconds)
       sched_yield();
     else
-      sleep();
+      sleep(nanoseconds() - start);
     lock.lock();
   }
 }
 
-void PointToPointEngine::sleep() {
+void PointToPointEngine::sleep(uint64_t waited) {
   // The last look before sleeping sees whatever a peer stored without finding a sleeper to wake.
   const auto ready = [](void* p) {
     auto& e = *static_cast<PointToPointEngine*>(p);
     const std::lock_guard lock(e.mutex_);
     return e.progress() || e.stopped_;
   };
-  transport_.sleep_for_message(ready, this);
+  transport_.sleep_for_message(waited, ready, this);
 }
 
 void PointToPointEngine::work() {
   std::unique_lock lock(mutex_);
+  uint64_t moved = nanoseconds();
   while (!stopped_) {
     changed_.wait(lock, [&] { return stopped_ || (drivers_ == 0 && !active_.empty()); });
     if (stopped_) return;
-    if (progress()) continue;
+    if (progress()) {
+      moved = nanoseconds();
+      continue;
+    }
     check_health();
     lock.unlock();
-    sleep();
+    sleep(nanoseconds() - moved);
     lock.lock();
   }
 }

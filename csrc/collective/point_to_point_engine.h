@@ -69,7 +69,7 @@ class PointToPointEngine final : public PointToPoint {
   void complete(const OperationPtr& operation, std::exception_ptr error);
   std::optional<std::string> loss_for(const Operation& operation);
   void check_health();
-  void sleep();
+  void sleep(uint64_t waited);  // nanoseconds since something moved
   void work();
   std::string who(const Operation& operation) const;
 

@@ -15,7 +15,7 @@ void Communicator::broadcast(void* data, size_t bytes, DType dtype, int root,
   Pieces(bytes, config_.slot_bytes).for_each([&](size_t offset, size_t n) {
     char* staged = exchange_->open(n);
     if (rank_ == root) copy_bytes(staged, p + offset, n);
-    exchange_->publish();
+    exchange_->publish(rank_ == root ? Parts::same(n) : Parts::none());
     if (rank_ != root) copy_bytes(p + offset, exchange_->await(root), n);
   });
 }
@@ -37,7 +37,7 @@ void Communicator::reduce(const void* in, void* out, size_t count, DType dtype, 
       premultiply(dtype, reduction.factor, staged, from + offset, n / size_of(dtype));
     else if (rank_ != root)
       copy_bytes(staged, from + offset, n);
-    exchange_->publish();
+    exchange_->publish(rank_ == root ? Parts::none() : Parts::only(root, n));
     if (rank_ != root) return;
     exchange_->await_all();
     const void* parts[kMaxRanks];
@@ -54,7 +54,7 @@ void Communicator::gather(const void* in, void* const* out, size_t bytes, DType 
   Pieces(bytes, config_.slot_bytes).for_each([&](size_t offset, size_t n) {
     char* staged = exchange_->open(n);
     if (rank_ != root) copy_bytes(staged, from + offset, n);
-    exchange_->publish();
+    exchange_->publish(rank_ == root ? Parts::none() : Parts::only(root, n));
     if (rank_ != root) return;
     exchange_->await_all();
     for (int r = 0; r < size_; ++r)
@@ -75,7 +75,7 @@ void Communicator::scatter(const void* const* in, void* out, size_t bytes, DType
         if (r != rank_)
           copy_bytes(staged + static_cast<size_t>(r) * lane,
                      static_cast<const char*>(in[r]) + offset, n);
-    exchange_->publish();
+    exchange_->publish(rank_ == root ? Parts::lanes(lane, n) : Parts::none());
     if (rank_ == root)
       copy_bytes(to + offset, static_cast<const char*>(in[rank_]) + offset, n);
     else

@@ -9,6 +9,7 @@
 namespace rocenante {
 
 // One-shot takes one step but sends n-1 copies; two-shot takes two steps and sends 2(n-1)/n.
-Algorithm select_all_reduce(size_t bytes, int world_size, const Config& config);
+// `pushed`: the ranks are on several hosts.
+Algorithm select_all_reduce(size_t bytes, int world_size, bool pushed, const Config& config);
 
 }  // namespace rocenante

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cstdlib>
 #include <functional>
 #include <mutex>
 #include <set>
@@ -51,6 +52,16 @@ std::string parse_word(const std::string& name, std::string_view text,
   malformed(name, text, "one of " + allowed);
 }
 
+uint64_t parse_number(const std::string& name, std::string_view text, uint64_t low, uint64_t high,
+                      const std::string& what) {
+  uint64_t value = 0;
+  const char* end = text.data() + text.size();
+  const auto [rest, error] = std::from_chars(text.data(), end, value);
+  if (error != std::errc() || rest != end || value < low || value > high)
+    malformed(name, text, what + " from " + std::to_string(low) + " to " + std::to_string(high));
+  return value;
+}
+
 constexpr size_t kMinSlot = 16 << 10,  // so that each of kMaxRanks ranks has a lane
     kMaxSlot = 1 << 30;
 
@@ -66,11 +77,41 @@ struct Variable {
 const std::vector<Variable>& variables() {
   static const std::vector<Variable> table = {
       {"ROCENANTE_TRANSPORT",
-       "how ranks reach each other: auto picks by itself; shm insists on shared memory", true,
+       "how ranks reach each other: auto takes shared memory on one host and RDMA between hosts; "
+       "shm and verbs insist on one of them",
+       true,
        [](Config& c, const std::string& n, std::string_view v) {
-         c.transport = parse_word(n, v, {"auto", "shm"});
+         c.transport = parse_word(n, v, {"auto", "shm", "verbs"});
        },
        [](const Config& c) { return c.transport; }},
+      {"ROCENANTE_HOST_ID",
+       "ranks with the same text count as being on one host, others as on different ones, for "
+       "tests and unusual containers; empty: told by the kernel and its process ids",
+       false,
+       [](Config& c, const std::string& n, std::string_view v) {
+         if (v.size() > 255) malformed(n, v, "at most 255 characters");
+         c.host_id = v;
+       },
+       [](const Config& c) { return c.host_id; }},
+      {"ROCENANTE_IB_HCA",
+       "ports that may carry RDMA, as in NCCL_IB_HCA, which is read if this is not set: "
+       "mlx5_0:1,mlx5_1; = for exact names, ^ for all but these; empty: all",
+       false, [](Config& c, const std::string&, std::string_view v) { c.ib_hca = v; },
+       [](const Config& c) { return c.ib_hca; }},
+      {"ROCENANTE_IB_TC", "traffic class (DSCP << 2) of RDMA packets", false,
+       [](Config& c, const std::string& n, std::string_view v) {
+         c.ib_traffic_class = static_cast<uint8_t>(parse_number(n, v, 0, 255, "a whole number"));
+       },
+       [](const Config& c) { return std::to_string(c.ib_traffic_class); }},
+      {"ROCENANTE_IB_TIMEOUT",
+       "patience with a host that does not answer over RDMA: lost after about 7 * 4.096 us * "
+       "2^this "
+       "(some NICs take up to four times as long)",
+       false,
+       [](Config& c, const std::string& n, std::string_view v) {
+         c.ib_timeout = static_cast<uint8_t>(parse_number(n, v, 8, 22, "a whole number"));
+       },
+       [](const Config& c) { return std::to_string(c.ib_timeout); }},
       {"ROCENANTE_SLOT_BYTES",
        "bytes of one slot: the largest piece that a rank publishes at once; a window holds two",
        true,
@@ -87,11 +128,7 @@ const std::vector<Variable>& variables() {
       {"ROCENANTE_INIT_TIMEOUT",
        "seconds to wait at init for all ranks to arrive; 0: the group's own timeout", false,
        [](Config& c, const std::string& n, std::string_view v) {
-         uint64_t seconds = 0;
-         auto [rest, error] = std::from_chars(v.data(), v.data() + v.size(), seconds);
-         if (error != std::errc() || rest != v.data() + v.size() || seconds > 86400)
-           malformed(n, v, "a whole number of seconds from 0 to 86400");
-         c.init_timeout_seconds = seconds;
+         c.init_timeout_seconds = parse_number(n, v, 0, 86400, "a whole number of seconds");
        },
        [](const Config& c) { return std::to_string(c.init_timeout_seconds); }},
       {"ROCENANTE_LOG", "what is written to stderr: error, warn or info", false,
@@ -137,6 +174,7 @@ void warn_unknown(const std::string& name) {
 
 Config Config::from_environment() {
   Config config;
+  if (const char* hca = getenv("NCCL_IB_HCA")) config.ib_hca = hca;
   constexpr std::string_view prefix = "ROCENANTE_";
   for (char** entry = environ; *entry; ++entry) {
     const std::string_view text(*entry);

@@ -4,6 +4,8 @@
 
 #include <utility>
 
+#include "exchange/digest.h"
+
 #if defined(__x86_64__)
 #include <immintrin.h>
 #endif
@@ -29,7 +31,12 @@ int processors() {
 // With fewer, whoever spins keeps the peer that it waits for from running.
 constexpr int kSpinsOfOwnProcessor = 2000, kSpinsOfShared = 8;
 constexpr int kYields = 100;
+constexpr int kYieldsPerLookAtClock = 10;  // which is a system call on some machines
 constexpr uint64_t kYieldNanoseconds = 500'000;
+// Nobody wakes a rank that sleeps for a peer of another host.
+constexpr uint64_t kYieldForPushed = 4'000'000;
+// More than enough for the rest of a cache line to become visible.
+constexpr uint64_t kLandingNanoseconds = 1'000'000;
 constexpr uint64_t kHealthNanoseconds = 10'000'000;  // between looks at a late peer's health
 
 }  // namespace
@@ -60,13 +67,15 @@ char* Exchange::open(size_t bytes) {
       if (r != rank_) await_signal(r, step_);
   ++step_;
   seen_all_ = false;
+  step_bytes_ = bytes;
   inline_ = bytes <= kInlineBytes;
   return inline_ ? transport_.inline_data(step_ & 1) : transport_.slot(step_ & 1);
 }
 
-void Exchange::publish() {
+void Exchange::publish(const Parts& parts) {
   transport_.publish({step_, uint64_t(fingerprint_) << 32 | expected_low(),
-                      std::exchange(first_step_, false) ? &call_ : nullptr});
+                      std::exchange(first_step_, false) ? &call_ : nullptr, inline_, step_bytes_,
+                      parts});
 }
 
 bool Exchange::arrived(int peer, uint64_t step) const {
@@ -103,7 +112,24 @@ void Exchange::await_signal(int peer, uint64_t step) {
   }
   // I5. Before its first step an operation looks at signals of the operation before it.
   const uint32_t expected = first_step_ ? previous_fingerprint_ : fingerprint_;
-  if (static_cast<uint32_t>(signal >> 32) != expected) raise_mismatch(step);
+  if (static_cast<uint32_t>(signal >> 32) != expected) settle(peer, step, expected);
+}
+
+// The signal is there, but is not the plain fingerprint: the contribution lies in its line, pushed
+// together with it, and may not be visible yet (digest.h); or the peer makes another call.
+void Exchange::settle(int peer, uint64_t step, uint32_t expected) {
+  const PeerView& view = transport_.view(peer);
+  const SignalLine& line = *view.line[step & 1];
+  const auto high = static_cast<uint32_t>(line.signal.load(std::memory_order_acquire) >> 32);
+  if (view.pushed && inline_) {
+    const auto landed = [&] { return (digest(line.data, step_bytes_) ^ high) == expected; };
+    if (landed()) return;
+    for (const uint64_t start = nanoseconds(); nanoseconds() - start < kLandingNanoseconds;) {
+      std::atomic_thread_fence(std::memory_order_acquire);  // look again, at memory
+      if (landed()) return;
+    }
+  }
+  raise_mismatch(step);
 }
 
 // Yields, then sleeps until the peer's signal is there, the peer is lost, this rank is told to
@@ -120,9 +146,12 @@ void Exchange::wait_slowly(int peer, uint64_t step) {
     return c.self->arrived(c.peer, c.step) || c.self->failed_.load(std::memory_order_relaxed);
   };
   const uint64_t start = nanoseconds();
-  for (int i = 0; i < kYields && nanoseconds() - start < kYieldNanoseconds; ++i) {
+  const bool pushed = transport_.view(peer).pushed;
+  const uint64_t patience = pushed ? kYieldForPushed : kYieldNanoseconds;
+  for (int i = 1; pushed || i <= kYields; ++i) {
     if (arrived(peer, step)) return;
     sched_yield();
+    if (i % kYieldsPerLookAtClock == 0 && nanoseconds() - start >= patience) break;
   }
   uint64_t looked = start;
   for (;;) {
@@ -137,7 +166,7 @@ void Exchange::wait_slowly(int peer, uint64_t step) {
              who() + " cannot complete: rank " + std::to_string(peer) + " is lost: " + lost->why);
       if (deadline_.passed() && !arrived(peer, step)) raise_timeout(step);
     }
-    transport_.sleep_for_signal(peer, ready, &context);
+    transport_.sleep_for_signal(peer, now - start, ready, &context);
   }
 }
 

@@ -40,8 +40,9 @@ class Exchange {
   // Opens the next step; `bytes` is the most that any rank stages in it (a rank-invariant number,
   // at most the slot's size). Returns where this rank's contribution goes.
   char* open(size_t bytes);
-  // Publishes what was staged. To be called once after each open(), also with nothing staged.
-  void publish();
+  // Publishes what was staged, of which each peer reads its part. To be called once after each
+  // open(), also with nothing staged.
+  void publish(const Parts& parts);
   // This step's contribution of `peer`, once it is there.
   const char* await(int peer);
   void await_all();
@@ -60,6 +61,7 @@ class Exchange {
   bool arrived(int peer, uint64_t step) const;
   void await_signal(int peer, uint64_t step);
   void wait_slowly(int peer, uint64_t step);
+  void settle(int peer, uint64_t step, uint32_t expected);
   void throw_if_failed() const;
   std::string who() const;  // "rocenante[name] rank 2: all_reduce #5 (...)"
   std::string missing(uint64_t step) const;
@@ -77,6 +79,7 @@ class Exchange {
   bool first_step_ = false;  // nothing of call_ has been published yet
   Deadline deadline_{Milliseconds(0)};
   uint64_t step_ = 0;
+  size_t step_bytes_ = 0;  // as given to open()
   bool inline_ = false;
   bool seen_all_ = true;  // every peer's signal of step_ has been seen
   std::atomic<uint64_t> operations_{0};

@@ -64,12 +64,12 @@ std::string Exchange::missing(uint64_t step) const {
   std::string text;
   for (int r = 0; r < size_; ++r) {
     if (r == rank_ || arrived(r, step)) continue;
-    const uint64_t theirs = transport_.operations_of(r);
+    const auto theirs = transport_.operations_of(r);
     text += (text.empty() ? "rank " : "; rank ") + std::to_string(r) + " (" + transport_.about(r);
-    if (theirs == 0)
+    if (theirs && *theirs == 0)
       text += ", has called nothing yet";
-    else if (theirs < call_.operation)
-      text += ", has come as far as operation #" + std::to_string(theirs);
+    else if (theirs && *theirs < call_.operation)
+      text += ", has come as far as operation #" + std::to_string(*theirs);
     text += ")";
   }
   return text;
@@ -94,10 +94,12 @@ void Exchange::raise_mismatch(uint64_t step) {
   std::string calls;
   for (int r = 0; r < size_; ++r) {
     calls += "\n  rank " + std::to_string(r) + ": ";
-    if (r == rank_ || arrived(r, step))
-      calls += describe(transport_.call_of(r, step & 1));
-    else
+    if (r != rank_ && !arrived(r, step)) {
       calls += "nothing yet";
+      continue;
+    }
+    const auto call = transport_.call_of(r, step & 1);
+    calls += call ? describe(*call) : "not known: it no longer answers";
   }
   fail(ErrorKind::mismatch,
        "rocenante[" + name_ + "] rank " + std::to_string(rank_) +

@@ -10,6 +10,7 @@
 #include "core/config.h"
 #include "torch/backend.h"
 #include "torch/communicator_binding.h"
+#include "transport/meet.h"
 
 namespace rocenante {
 namespace {
@@ -64,5 +65,6 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
   if (!rocenante::add_communicator_type(module.ptr())) throw py::error_already_set();
   module.def("config_rows", rocenante::config_rows);
   module.def("simd_level", rocenante::simd_level);
+  module.def("verbs_problem", rocenante::verbs_problem);
   module.def("shutdown_all", rocenante::shutdown_all, py::call_guard<py::gil_scoped_release>());
 }

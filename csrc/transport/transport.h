@@ -1,8 +1,7 @@
-// What a transport offers the exchange. Every transport folder has the same files: address (the
-// blob that peers exchange through the store), memory (a window's memory), transport (this
-// interface).
+// What a transport offers the exchange. shm/ serves ranks of one host, verbs/ those of several.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -20,6 +19,7 @@ namespace rocenante {
 struct PeerView {
   const SignalLine* line[2] = {};
   const char* slot[2] = {};
+  bool pushed = false;  // the peer writes these from another host
 };
 
 // The part of a staged contribution that one peer reads.
@@ -28,11 +28,52 @@ struct Part {
   size_t bytes = 0;
 };
 
+// Which part each peer reads. A transport that has to send the bytes sends those alone.
+class Parts {
+ public:
+  static Parts none() { return {kEveryone, 0, 0, nullptr, 0}; }
+  // Every peer reads the first `bytes` bytes.
+  static Parts same(size_t bytes) { return {kEveryone, 0, bytes, nullptr, bytes}; }
+  static Parts range(size_t begin, size_t bytes) {
+    Parts parts = same(bytes);
+    parts.base_ = begin;
+    return parts;
+  }
+  static Parts only(int peer, size_t bytes) { return {peer, 0, bytes, nullptr, bytes}; }
+  // Peer r reads `bytes` bytes from r * stride on, but none from `end` on.
+  static Parts lanes(size_t stride, size_t bytes, size_t end = SIZE_MAX) {
+    return {kEveryone, stride, bytes, nullptr, end};
+  }
+  // Peer r reads bytes[r] bytes from r * stride on; `bytes` must outlive the publication.
+  static Parts lanes(size_t stride, const size_t* bytes) {
+    return {kEveryone, stride, 0, bytes, SIZE_MAX};
+  }
+
+  Part of(int peer) const {
+    if (peer_ != kEveryone && peer_ != peer) return {};
+    const size_t lane = std::min(static_cast<size_t>(peer) * stride_, end_);
+    return {base_ + lane, std::min(each_ ? each_[peer] : bytes_, end_ - lane)};
+  }
+
+ private:
+  static constexpr int kEveryone = -1;
+  Parts(int peer, size_t stride, size_t bytes, const size_t* each, size_t end)
+      : peer_(peer), stride_(stride), bytes_(bytes), each_(each), end_(end) {}
+  int peer_;
+  size_t base_ = 0;
+  size_t stride_, bytes_;
+  const size_t* each_;
+  size_t end_;
+};
+
 // One step of the exchange, as this rank publishes it.
 struct Publication {
-  uint64_t step = 0;
-  uint64_t signal = 0;
-  const CallRecord* call = nullptr;  // null unless this is the first step of its call
+  uint64_t step;
+  uint64_t signal;
+  const CallRecord* call;  // null unless this is the first step of its call
+  bool in_line;            // staged in the signal's own line
+  size_t bytes;            // the most that any rank stages in this step
+  Parts parts;
 };
 
 // A peer from which nothing more can come.
@@ -56,10 +97,10 @@ class Transport {
   virtual void publish(const Publication& publication) = 0;
 
   // Sleeps until `peer` may have published, any peer may have pushed a fragment or a credit, or a
-  // few milliseconds have gone by. `ready` is asked once more when the peer can no longer miss the
-  // sleeper.
-  virtual void sleep_for_signal(int peer, bool (*ready)(void*), void* context) = 0;
-  virtual void sleep_for_message(bool (*ready)(void*), void* context) = 0;
+  // time has gone by that is short beside a person's patience, or beside the nanoseconds `waited`
+  // so far. `ready` is asked once more when the peer can no longer miss the sleeper.
+  virtual void sleep_for_signal(int peer, uint64_t waited, bool (*ready)(void*), void* context) = 0;
+  virtual void sleep_for_message(uint64_t waited, bool (*ready)(void*), void* context) = 0;
   // Wakes this rank's own sleepers (abort).
   virtual void wake_self() = 0;
 
@@ -68,8 +109,9 @@ class Transport {
   virtual std::optional<Loss> lost(int peer) = 0;
   // "pid 4711, stopped": what is known of a peer that is late.
   virtual std::string about(int peer) = 0;
-  virtual CallRecord call_of(int peer, uint64_t epoch) = 0;
-  virtual uint64_t operations_of(int peer) = 0;
+  // What a peer calls, and how many operations it has begun: nothing if it cannot be asked.
+  virtual std::optional<CallRecord> call_of(int peer, uint64_t epoch) = 0;
+  virtual std::optional<uint64_t> operations_of(int peer) = 0;
   virtual void count_operation(uint64_t operation) = 0;
 
   // Point to point: rings in the receiver's window, credits in the sender's.
@@ -82,11 +124,14 @@ class Transport {
   // Tells the peers that nothing more comes from this rank: `reason` is empty if it leaves in good
   // order.
   virtual void leave(const std::string& reason) = 0;
+  // Whether the ranks are on several hosts: the same on all of them.
+  bool pushes() const { return pushes_; }
   // How many of the ranks share this host's processors, this one included.
   virtual int local_ranks() const = 0;
 
  protected:
   PeerView views_[kMaxRanks];
+  bool pushes_ = false;
 };
 
 }  // namespace rocenante

@@ -50,42 +50,73 @@ struct alignas(kLine) Bed {
 inline constexpr uint64_t kWindowMagic = 0x31746e616e65636f;  // "ocenant1"
 inline constexpr size_t kReasonBytes = 512;
 
+// What a rank has to say about itself beside its contributions.
+struct alignas(kLine) Notice {
+  std::atomic<WindowState> state;  // written last
+  char reason[kReasonBytes];       // why it failed
+  std::atomic<uint64_t> operations;
+  CallRecord calls[2];  // by epoch: the call that the step of that epoch belongs to
+};
+
 struct alignas(kPage) WindowHeader {
   uint64_t magic;
-  uint64_t nonce;  // tells this communicator's window from one left under the same name
+  uint64_t generation;  // tells this group's window from one left under the same name
   uint64_t bytes;
   uint32_t rank, size;
-  std::atomic<WindowState> state;
-  char reason[kReasonBytes];  // why it failed; written before `state` says so
-  std::atomic<uint64_t> operations;
-  alignas(kLine) std::atomic<uint64_t> attached[kMaxRanks];  // by peer: nonce of the peer's window
+  Notice notice;
   Bed collective_bed;
   Bed point_to_point_bed;
-  CallRecord calls[2];  // by epoch: the call that the step of that epoch belongs to
   SignalLine lines[2];  // by epoch: this rank's own contributions, for those who read in place
-  alignas(kLine) struct Credit {
+  struct Credit {
     alignas(
         kLine) std::atomic<uint64_t> consumed;  // fragments that the peer has taken from its ring
-  } credits[kMaxRanks];
+  };
+  Credit credits[kMaxRanks];
 };
 static_assert(std::atomic<uint64_t>::is_always_lock_free);
 static_assert(std::atomic<uint32_t>::is_always_lock_free);
 
-// Offsets in a window of `size` ranks.
+// Offsets in a window of `size` ranks. If ranks of several hosts share the group (`pushed`),
+// regions follow that ranks of other hosts write into: a line and a slot for each peer and epoch,
+// and its notice.
 class Layout {
  public:
-  Layout(int size, size_t slot_bytes) : size_(size), slot_bytes_(slot_bytes) {}
+  Layout(int size, size_t slot_bytes, bool pushed)
+      : size_(static_cast<size_t>(size)), slot_bytes_(slot_bytes), pushed_(pushed) {}
+
   size_t slot(uint64_t epoch) const { return sizeof(WindowHeader) + epoch * slot_bytes_; }
   size_t fragment(int peer, uint64_t number) const {
-    return slot(2) +
-           (static_cast<size_t>(peer) * kRingSlots + number % kRingSlots) * sizeof(Fragment);
+    return slot(2) + ring(peer, number) * sizeof(Fragment);
   }
-  size_t bytes() const { return (fragment(size_, 0) + kPage - 1) / kPage * kPage; }
+
+  size_t line_from(int peer, uint64_t epoch) const {
+    return slot(2) + size_ * kRingSlots * sizeof(Fragment) + of(peer, epoch) * sizeof(SignalLine);
+  }
+  size_t notice_from(int peer) const {
+    return line_from(0, 2) + static_cast<size_t>(peer) * sizeof(Notice);
+  }
+  // Where a fragment for `peer` is staged: a NIC reads nothing but windows.
+  size_t fragment_to(int peer, uint64_t number) const {
+    return line_from(0, 2) + size_ * sizeof(Notice) + ring(peer, number) * sizeof(Fragment);
+  }
+  size_t slot_from(int peer, uint64_t epoch) const {
+    return page(line_from(0, 2) + size_ * (sizeof(Notice) + kRingSlots * sizeof(Fragment))) +
+           of(peer, epoch) * slot_bytes_;
+  }
+
+  size_t bytes() const { return pushed_ ? slot_from(0, 2) : page(line_from(0, 0)); }
   size_t slot_bytes() const { return slot_bytes_; }
+  bool pushed() const { return pushed_; }
 
  private:
-  int size_;
-  size_t slot_bytes_;
+  static size_t page(size_t n) { return (n + kPage - 1) / kPage * kPage; }
+  static size_t ring(int peer, uint64_t number) {
+    return static_cast<size_t>(peer) * kRingSlots + number % kRingSlots;
+  }
+  size_t of(int peer, uint64_t epoch) const { return epoch * size_ + static_cast<size_t>(peer); }
+
+  size_t size_, slot_bytes_;
+  bool pushed_;
 };
 
 }  // namespace rocenante

@@ -57,6 +57,7 @@ def test_different_calls(what: str, world: int) -> None:
 
 def _roots(rank: int, world: int) -> None:
     dist.broadcast(torch.ones(3), src=rank)
+    dist.barrier()  # a root waits for nobody: here at the latest it sees what the others did
 
 
 def test_different_roots() -> None:

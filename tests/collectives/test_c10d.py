@@ -373,12 +373,12 @@ def point_to_point(rank: int, world: int) -> None:
         same(one, torch.ones(4))
     # From anyone.
     if rank:
-        dist.send(torch.tensor([rank]), 0)
+        dist.send(torch.tensor([rank]), 0, tag=9)
     else:
         seen = set()
         for _ in range(world - 1):
             t = torch.zeros(1, dtype=torch.int64)
-            source = dist.recv(t)
+            source = dist.recv(t, tag=9)
             assert source == int(t)
             seen.add(source)
         assert seen == set(range(1, world))

@@ -1,11 +1,16 @@
 // Ranks as threads of one process, each with a communicator of its own, meeting through a map.
+// ROCENANTE_TEST_TRANSPORT says how they reach each other: shm (the default); verbs, over a RoCE
+// device for each; mixed, as if the even and the odd ranks were on two hosts.
 #pragma once
 
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <cstdlib>
 #include <exception>
+#include <filesystem>
 #include <functional>
+#include <iterator>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -41,6 +46,25 @@ class MapBootstrap : public Bootstrap {
   std::map<std::string, Bytes> map_;
 };
 
+inline std::string transport_under_test() {
+  const char* transport = std::getenv("ROCENANTE_TEST_TRANSPORT");
+  return transport ? transport : "shm";
+}
+
+// `config` as rank `r` must have it for the transport under test.
+inline Config config_of(int r, Config config = {}) {
+  const std::string transport = transport_under_test();
+  if (transport == "shm") return config;
+  const auto devices = std::distance(std::filesystem::directory_iterator("/sys/class/infiniband"),
+                                     std::filesystem::directory_iterator());
+  config.ib_hca = "=rxe" + std::to_string(r % devices);
+  if (transport == "verbs")
+    config.transport = "verbs";
+  else
+    config.host_id = r % 2 == 0 ? "even" : "odd";
+  return config;
+}
+
 // Runs `body(communicator)` on `size` ranks; rethrows the lowest rank's exception.
 inline void run_ranks(int size, const std::function<void(Communicator&)>& body,
                       const Config& config = {}, Milliseconds timeout = kTimeout) {
@@ -50,7 +74,7 @@ inline void run_ranks(int size, const std::function<void(Communicator&)>& body,
   for (int r = 0; r < size; ++r)
     threads.emplace_back([&, r] {
       try {
-        Communicator c(bootstrap, r, size, config, timeout, "test");
+        Communicator c(bootstrap, r, size, config_of(r, config), timeout, "test");
         body(c);
       } catch (...) {
         errors[static_cast<size_t>(r)] = std::current_exception();

@@ -15,6 +15,7 @@ class ConfigTest : public testing::Test {
   void TearDown() override {
     for (const ConfigRow& row : describe({})) unsetenv(row.name.c_str());
     unsetenv("ROCENANTE_SLOT_BITES");
+    unsetenv("NCCL_IB_HCA");
   }
   static std::string refusal(const char* name, const char* value) {
     setenv(name, value, 1);
@@ -51,9 +52,19 @@ TEST_F(ConfigTest, RefusesWhatIsMalformedAndSaysWhatIsAllowed) {
     EXPECT_NE(text.find("ROCENANTE_SLOT_BYTES=\"" + std::string(value) + "\""), text.npos) << text;
     EXPECT_NE(text.find("from 16384 to"), text.npos) << text;
   }
-  EXPECT_NE(refusal("ROCENANTE_TRANSPORT", "tcp").find("one of auto, shm"), std::string::npos);
+  EXPECT_NE(refusal("ROCENANTE_TRANSPORT", "tcp").find("one of auto, shm, verbs"),
+            std::string::npos);
   EXPECT_NE(refusal("ROCENANTE_INIT_TIMEOUT", "1.5").find("whole number"), std::string::npos);
+  EXPECT_NE(refusal("ROCENANTE_IB_TC", "256").find("from 0 to 255"), std::string::npos);
+  EXPECT_NE(refusal("ROCENANTE_IB_TIMEOUT", "0").find("from 8 to 22"), std::string::npos);
   EXPECT_NE(refusal("ROCENANTE_LOG", "loud").find("error, warn, info"), std::string::npos);
+}
+
+TEST_F(ConfigTest, TakesTheListOfPortsFromNcclUnlessItHasOneOfItsOwn) {
+  setenv("NCCL_IB_HCA", "mlx5_0", 1);
+  EXPECT_EQ(Config::from_environment().ib_hca, "mlx5_0");
+  setenv("ROCENANTE_IB_HCA", "=mlx5_1:1", 1);
+  EXPECT_EQ(Config::from_environment().ib_hca, "=mlx5_1:1");
 }
 
 TEST_F(ConfigTest, WarnsOfAnUnknownVariableWithTheNearestName) {

@@ -189,7 +189,7 @@ TEST(I6, ARankThatNeverCallsIsATimeoutThatNamesIt) {
     }
     EXPECT_LT(nanoseconds() - start, uint64_t(kShort.count()) * 3'000'000);
     expect_contains(text,
-                    {"all_reduce #1", "timed out after 400 ms", "rank 1", "has called nothing"});
+                    {"all_reduce #1", "Timed out after 400 ms", "rank 1", "has called nothing"});
   });
 }
 
@@ -249,8 +249,9 @@ TEST(Init, DifferentConfigurationsRaiseOnEveryRankAndNameTheVariable) {
     threads.emplace_back([&, r] {
       Config config;
       if (r == 1) config.slot_bytes = 65536;
-      const auto text = error_of([&] { Communicator c(bootstrap, r, 2, config, kTimeout, "t"); },
-                                 ErrorKind::config);
+      const auto text =
+          error_of([&] { Communicator c(bootstrap, r, 2, config_of(r, config), kTimeout, "t"); },
+                   ErrorKind::config);
       expect_contains(text, {"ROCENANTE_SLOT_BYTES", "65536", "524288", "rank 0", "rank 1"});
     });
   for (auto& t : threads) t.join();
@@ -262,7 +263,7 @@ TEST(Init, AStoreThatStillHoldsAnEarlierGroupIsNoObstacle) {
     std::vector<std::thread> threads;
     for (int r = 0; r < 2; ++r)
       threads.emplace_back([&, r] {
-        Communicator c(bootstrap, r, 2, {}, kTimeout, "again");
+        Communicator c(bootstrap, r, 2, config_of(r), kTimeout, "again");
         c.barrier(kTimeout);
       });
     for (auto& t : threads) t.join();

@@ -10,14 +10,13 @@
 #include <climits>
 #include <cstdint>
 
-#include "core/clock.h"
-
 namespace rocenante::shm {
 
-// Returns when woken, when `word` no longer holds `expected`, or after `budget`: the caller looks
-// again.
-inline void futex_wait(std::atomic<uint32_t>& word, uint32_t expected, Milliseconds budget) {
-  const timespec t{budget.count() / 1000, (budget.count() % 1000) * 1000000};
+// Returns when woken, when `word` no longer holds `expected`, or after `budget` nanoseconds: the
+// caller looks again.
+inline void futex_wait(std::atomic<uint32_t>& word, uint32_t expected, uint64_t budget) {
+  const timespec t{static_cast<time_t>(budget / 1'000'000'000),
+                   static_cast<long>(budget % 1'000'000'000)};
   syscall(SYS_futex, &word, FUTEX_WAIT, expected, &t, nullptr, 0);
 }
 

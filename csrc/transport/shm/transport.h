@@ -1,67 +1,72 @@
 // Ranks of one host: every rank maps every peer's window and reads its contributions in place
-// (pull).
+// (pull). In a group of several hosts this serves the ranks of this host; see verbs/transport.h.
 #pragma once
 
 #include <memory>
 #include <string>
 #include <vector>
 
-#include "core/bootstrap.h"
-#include "core/clock.h"
-#include "transport/shm/address.h"
+#include "transport/group.h"
 #include "transport/shm/memory.h"
 #include "transport/transport.h"
 
 namespace rocenante::shm {
 
-class ShmTransport final : public Transport {
+class ShmTransport : public Transport {
  public:
-  // Publishes this rank's address, attaches to all peers' windows and waits until all have attached
-  // to this one, at most `timeout`. `config` rows that differ from rank 0's raise on every rank.
-  ShmTransport(Bootstrap& bootstrap, int rank, int size, size_t slot_bytes,
-               std::vector<std::pair<std::string, std::string>> config, Milliseconds timeout);
+  // Makes this rank's window. Then, each once: address(), attach() for every peer, and open() when
+  // all ranks have attached to all.
+  explicit ShmTransport(const Group& group);
   ~ShmTransport() override;
+  virtual Address address();
+  virtual void attach(int peer, const Address& theirs);
+  virtual void open();
 
   char* slot(uint64_t epoch) override { return mine_->data() + layout_.slot(epoch); }
   char* inline_data(uint64_t epoch) override { return header().lines[epoch].data; }
   void publish(const Publication& publication) override;
-  void sleep_for_signal(int peer, bool (*ready)(void*), void* context) override;
-  void sleep_for_message(bool (*ready)(void*), void* context) override;
+  void sleep_for_signal(int peer, uint64_t waited, bool (*ready)(void*), void* context) override;
+  void sleep_for_message(uint64_t waited, bool (*ready)(void*), void* context) override;
   void wake_self() override;
   std::optional<Loss> lost(int peer) override;
   std::string about(int peer) override;
-  CallRecord call_of(int peer, uint64_t epoch) override { return header(peer).calls[epoch]; }
-  uint64_t operations_of(int peer) override;
+  std::optional<CallRecord> call_of(int peer, uint64_t epoch) override;
+  std::optional<uint64_t> operations_of(int peer) override;
   void count_operation(uint64_t operation) override;
   void push_fragment(int peer, uint64_t number, const Fragment& header,
                      const void* payload) override;
   const Fragment& fragment_from(int peer, uint64_t number) override;
   void push_credit(int peer, uint64_t consumed) override;
   const std::atomic<uint64_t>& credit_from(int peer) override;
-  void leave(const std::string& reason) override;
-  int local_ranks() const override { return size_; }
+  void leave(const std::string& reason) override { end(reason); }
+  int local_ranks() const override;
+
+ protected:
+  bool pushed(int peer) const { return group_.pushed[static_cast<size_t>(peer)]; }
+  WindowHeader& header() { return *reinterpret_cast<WindowHeader*>(mine_->data()); }
+  char* window() { return mine_->data(); }
+  // What a notice says of a peer's end, wherever the notice lies.
+  static std::optional<Loss> end_in(const Notice& notice);
+  // Notes that this rank leaves and tells the peers on this host; false if it had done so before.
+  bool end(const std::string& reason);
+
+  const Group group_;
+  const int rank_, size_;
+  const Layout layout_;
 
  private:
   struct Peer {
-    Address address;
-    std::shared_ptr<Memory> window;
-    int pid_fd = -1;  // readable once the process has ended
-    std::string last_problem;
+    std::shared_ptr<Memory> window;  // null: it is on another host
+    int pid_fd = -1;                 // readable once the process has ended
   };
-  WindowHeader& header() { return *reinterpret_cast<WindowHeader*>(mine_->data()); }
+  // Of a peer on this host.
   WindowHeader& header(int peer) {
     return *reinterpret_cast<WindowHeader*>(peers_[static_cast<size_t>(peer)].window->data());
   }
-  void make_window();
-  void attach_all(Bootstrap& bootstrap, Milliseconds timeout);
-  bool try_attach(Bootstrap& bootstrap, int peer);
-  void check_config(const Address& theirs) const;
+  bool mapped(int peer) const { return peer != rank_ && !pushed(peer); }
+  void show(int peer, char* window);
   void wake_receiver(int peer);
-  [[noreturn]] void raise_missing(const Deadline& deadline);
 
-  const int rank_, size_;
-  const Layout layout_;
-  Address address_;
   std::shared_ptr<Memory> mine_;
   std::vector<Peer> peers_;
 };

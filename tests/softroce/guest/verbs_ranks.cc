@@ -35,9 +35,8 @@ using namespace rocenante;
 constexpr Milliseconds kTimeout{60'000};
 
 struct Options {
-  std::map<std::string, std::string> values{{"--ranks", "2"},   {"--ops", "1000"},
-                                            {"--bytes", "8"},   {"--first", "0"},
-                                            {"--here", ""},     {"--signal", "9"},
+  std::map<std::string, std::string> values{{"--ranks", "2"}, {"--ops", "1000"}, {"--bytes", "8"},
+                                            {"--first", "0"}, {"--here", ""},    {"--signal", "9"},
                                             {"--store", ""}};
   int number(const char* name) const { return std::atoi(values.at(name).c_str()); }
 };
@@ -112,8 +111,7 @@ int latency(Communicator& c, const Options& o) {
   std::sort(times.begin(), times.end());
   if (c.rank() == 0)
     std::printf("latency ranks=%d bytes=%zu p10=%.1f p50=%.1f us p99=%.1f us\n", c.size(), v.size(),
-                times[times.size() / 10], times[times.size() / 2],
-                times[times.size() * 99 / 100]);
+                times[times.size() / 10], times[times.size() / 2], times[times.size() * 99 / 100]);
   return 0;
 }
 
@@ -138,9 +136,8 @@ int be_killed(Communicator& c, const Options& o) {
 int run(int rank, const Options& o) {
   Config config = Config::from_environment();
   if (config.ib_hca.empty() && !o.values.contains("--any-device")) {
-    const auto devices =
-        std::distance(std::filesystem::directory_iterator("/sys/class/infiniband"),
-                      std::filesystem::directory_iterator());
+    const auto devices = std::distance(std::filesystem::directory_iterator("/sys/class/infiniband"),
+                                       std::filesystem::directory_iterator());
     config.ib_hca = "=rxe" + std::to_string(rank % devices);
   }
   if (config.host_id == "halves") config.host_id = 2 * rank < o.number("--ranks") ? "a" : "b";
