@@ -22,11 +22,6 @@ inline void pause() {
 #endif
 }
 
-int processors() {
-  cpu_set_t set;
-  return sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
-}
-
 // With a processor for each rank a peer is running and about to publish: spinning is the fastest.
 // With fewer, whoever spins keeps the peer that it waits for from running.
 constexpr int kSpinsOfOwnProcessor = 2000, kSpinsOfShared = 8;
@@ -46,7 +41,7 @@ Exchange::Exchange(Transport& transport, int rank, int size, std::string name)
       rank_(rank),
       size_(size),
       name_(std::move(name)),
-      spins_(transport.local_ranks() <= processors() ? kSpinsOfOwnProcessor : kSpinsOfShared) {}
+      spins_(transport.has_processor_each() ? kSpinsOfOwnProcessor : kSpinsOfShared) {}
 
 void Exchange::begin(CallRecord call, Milliseconds timeout) {
   throw_if_failed();

@@ -122,6 +122,7 @@ Array::~Array() {
 }
 
 void Array::open_tensor(at::Tensor tensor, const char* what) {
+  if (tensor.is_cuda() && tensor.layout() == at::kStrided) return open_device_tensor(tensor, what);
   if (use_ == Use::read)
     check_readable(tensor, "Communicator", what);
   else
@@ -141,6 +142,18 @@ void Array::open_tensor(at::Tensor tensor, const char* what) {
     strides_.push_back(tensor.stride(axis) * static_cast<int64_t>(item_bytes_));
   }
   tensor_ = std::move(tensor);
+}
+
+// Through a copy in CPU memory: right, but as slow as two copies across the bus. The copies are
+// ordered with torch's current stream, and are done when they return.
+void Array::open_device_tensor(const at::Tensor& tensor, const char* what) {
+  if (use_ != Use::read && may_overlap(tensor.sizes(), tensor.strides()))
+    refuse(what, "has elements that share memory, as after expand(): pass a copy");
+  const at::Tensor host = use_ == Use::write
+                              ? at::empty(tensor.sizes(), tensor.options().device(at::kCPU))
+                              : tensor.to(at::kCPU).contiguous().resolve_conj().resolve_neg();
+  open_tensor(host, what);
+  device_tensor_ = tensor;
 }
 
 void Array::open_buffer(PyObject* object, const char* what) {
@@ -185,11 +198,23 @@ bool Array::open_foreign(PyObject* object, const char* what) {
     }
     return false;
   }
-  if (!PyObject_HasAttrString(object, "__dlpack__")) return false;
-  if (PyObject_HasAttrString(object, "__cuda_array_interface__"))
-    refuse(what, "is in CUDA memory, but this build of rocenante moves CPU memory only");
+  const bool dlpack = PyObject_HasAttrString(object, "__dlpack__");
+  const bool device = PyObject_HasAttrString(object, "__cuda_array_interface__");
+  if (!dlpack && !device) return false;
   Owned torch(PyImport_ImportModule("torch"));
-  Owned tensor(torch ? PyObject_CallMethod(torch.get(), "from_dlpack", "O", object) : nullptr);
+  if (!torch) throw PythonError();
+  // Either shares the memory; DLPack also orders the producer's stream before torch's.
+  const char* import = dlpack ? "from_dlpack" : "as_tensor";
+  Owned tensor(PyObject_CallMethod(torch.get(), import, "O", object));
+  if (!tensor && device) {
+    PyObject *type, *value, *trace;
+    PyErr_Fetch(&type, &value, &trace);
+    const Owned owned_type(type), owned_value(value), owned_trace(trace);
+    Owned text(value ? PyObject_Str(value) : nullptr);
+    const char* why = text ? PyUnicode_AsUTF8(text.get()) : nullptr;
+    refuse(what, std::string("is in CUDA memory, which torch cannot reach here: ") +
+                     (why ? why : "no reason given"));
+  }
   if (!tensor) throw PythonError();
   open_tensor(THPVariable_Unpack(tensor.get()), what);
   return true;
@@ -220,6 +245,7 @@ char* Array::dense() {
 
 void Array::unpack() {
   if (copy_) copy_strided<false>(data_, copy_.get(), shape_, strides_, item_bytes_);
+  if (device_tensor_.defined()) device_tensor_.copy_(tensor_);
 }
 
 void Array::separate(Array& other) {
@@ -232,7 +258,10 @@ void Array::separate(Array& other) {
 }
 
 PyObject* Array::empty(const Extents& shape) const {
-  if (kind_ == Kind::tensor) return THPVariable_Wrap(at::empty(shape, tensor_.options()));
+  if (kind_ == Kind::tensor) {
+    const at::Tensor& like = device_tensor_.defined() ? device_tensor_ : tensor_;
+    return THPVariable_Wrap(at::empty(shape, like.options()));
+  }
   if (kind_ == Kind::buffer)
     throw Error(ErrorKind::usage, std::string("out= is needed for a ") + Py_TYPE(object_)->tp_name +
                                       ": only torch and numpy arrays can be made for the result");

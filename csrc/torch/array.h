@@ -1,5 +1,5 @@
 // The arrays that Communicator takes from Python: torch tensors, whatever has the buffer protocol
-// (numpy), and whatever has __dlpack__.
+// (numpy), and whatever has __dlpack__ or __cuda_array_interface__ (cupy).
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -69,6 +69,7 @@ class Array {
   enum class Kind { tensor, numpy, buffer };
 
   void open_tensor(at::Tensor tensor, const char* what);
+  void open_device_tensor(const at::Tensor& tensor, const char* what);
   void open_buffer(PyObject* object, const char* what);
   bool open_foreign(PyObject* object, const char* what);
   void check_layout(const char* what);
@@ -83,7 +84,8 @@ class Array {
   Extents shape_, strides_;  // strides in bytes
   bool is_dense_ = true;
   std::unique_ptr<char[]> copy_;
-  at::Tensor tensor_;
+  at::Tensor tensor_;         // whose memory data_ is
+  at::Tensor device_tensor_;  // the caller's, if tensor_ is its copy in CPU memory
   Py_buffer buffer_ = {};
   bool has_buffer_ = false;
 };

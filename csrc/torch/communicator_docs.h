@@ -6,8 +6,9 @@ namespace rocenante::docs {
 inline constexpr const char* kCommunicator =
     R"(Communicator(rank, world_size, store, timeout=300.0, name='default')
 
-One rank's end of a group of ranks, for collectives on numpy arrays, torch tensors in CPU memory and any
-other CPU array with __dlpack__. Blocks until all ranks have made theirs.
+One rank's end of a group of ranks, for collectives on numpy arrays, torch tensors and any other array
+with __dlpack__ or __cuda_array_interface__ (cupy). CUDA arrays are copied to CPU memory and back, in
+order with torch's current stream. Blocks until all ranks have made theirs.
 
 rank: this process's rank, 0 <= rank < world_size (at most 64).
 store: a torch.distributed Store that all ranks share, such as TCPStore or FileStore.

@@ -1,5 +1,6 @@
 #include "transport/address.h"
 
+#include <sched.h>
 #include <unistd.h>
 
 #include <cstring>
@@ -12,7 +13,7 @@ namespace rocenante {
 namespace {
 
 // Grows with every change of the blobs, the window's layout or the protocol of the exchange.
-constexpr uint32_t kProtocolVersion = 2;
+constexpr uint32_t kProtocolVersion = 3;
 constexpr uint32_t kHelloMagic = 0x68636f72, kAddressMagic = 0x61636f72;  // "roch", "roca"
 constexpr uint32_t kMaxText = 4096, kMaxRows = 64;
 
@@ -116,6 +117,15 @@ std::string boot_identity() {
 
 }  // namespace
 
+std::string usable_processors() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  if (sched_getaffinity(0, sizeof set, &set) != 0) return {};
+  std::string bits(reinterpret_cast<const char*>(&set), sizeof set);
+  bits.resize(bits.find_last_not_of('\0') + 1);
+  return bits;
+}
+
 std::string machine_identity() { return boot_identity(); }
 
 std::string host_identity() {
@@ -142,6 +152,7 @@ Bytes encode(const Hello& h) {
   w.text(h.host);
   w.text(h.machine);
   w.text(h.hostname);
+  w.text(h.processors);
   w.list(h.config, [&](const auto& row) {
     w.text(row.first);
     w.text(row.second);
@@ -169,6 +180,7 @@ Hello decode_hello(const Bytes& blob) {
   r.read(h.host);
   r.read(h.machine);
   r.read(h.hostname);
+  r.read(h.processors);
   r.list(h.config, [&](auto& row) {
     r.read(row.first);
     r.read(row.second);

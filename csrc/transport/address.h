@@ -37,6 +37,8 @@ struct Hello {
   std::string host;      // ranks whose hosts are equal can map each other's memory
   std::string machine;   // ranks whose machines are equal share processors
   std::string hostname;  // for people
+  // The processors that the rank may run on, as bits: it may be pinned to one of its own.
+  std::string processors;
   // Rows that every rank must agree on: variable, value.
   std::vector<std::pair<std::string, std::string>> config;
   std::vector<Port> ports;    // that can carry RDMA
@@ -63,6 +65,7 @@ struct Address {
 // The kernel and its process-id namespace: what /proc/<pid>/fd needs to be common.
 std::string host_identity();
 std::string machine_identity();
+std::string usable_processors();
 
 // The same on all ranks that have seen the same hellos, and on no others.
 uint64_t generation_of(const std::vector<Hello>& hellos);

@@ -66,6 +66,7 @@ class Meeting {
     mine.machine = machine_identity();
     mine.host = config.host_id.empty() ? host_identity() : "ROCENANTE_HOST_ID " + config.host_id;
     mine.hostname = hostname();
+    mine.processors = usable_processors();
     mine.config = std::move(agreed);
     heard_[static_cast<size_t>(rank)] = bytes_of(mine.nonce);
 #ifdef ROCENANTE_VERBS

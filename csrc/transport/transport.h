@@ -126,8 +126,8 @@ class Transport {
   virtual void leave(const std::string& reason) = 0;
   // Whether the ranks are on several hosts: the same on all of them.
   bool pushes() const { return pushes_; }
-  // How many of the ranks share this host's processors, this one included.
-  virtual int local_ranks() const = 0;
+  // Whether the ranks that share processors with this one can each run on one of their own.
+  virtual bool has_processor_each() const = 0;
 
  protected:
   PeerView views_[kMaxRanks];

@@ -322,7 +322,10 @@ def test_from_env(tmp_path: Path) -> None:
     script.write_text(code)
     with no_leftovers():
         out = subprocess.run(
-            [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", str(script)],
+            [
+                *(sys.executable, "-m", "torch.distributed.run", "--standalone"),
+                *("--nproc-per-node=2", str(script)),
+            ],
             capture_output=True,
             text=True,
             timeout=120,
@@ -350,3 +353,23 @@ def _time_calls(c: Communicator, a: Any, count: int = 1000) -> float:
     for _ in range(count):
         c.all_reduce(a)
     return (time.perf_counter() - start) / count
+
+
+class _OnADevice:
+    """What cupy arrays look like to others, without memory behind it."""
+
+    __cuda_array_interface__ = {  # noqa: RUF012 - read by torch as an attribute
+        "shape": (4,),
+        "typestr": "<f4",
+        "data": (4096, False),
+        "version": 3,
+    }
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="is about machines without a GPU")
+def test_a_cuda_array_without_a_gpu_is_refused_with_the_reason() -> None:
+    def body(communicator: Communicator) -> None:
+        with pytest.raises(rocenante.UsageError, match="CUDA memory, which torch cannot reach here"):
+            communicator.all_reduce(_OnADevice())
+
+    run_threads(body, 1)

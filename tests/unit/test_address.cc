@@ -19,6 +19,7 @@ Hello hello() {
   h.host = host_identity();
   h.machine = machine_identity();
   h.hostname = "spark-3";
+  h.processors = usable_processors();
   h.config = {{"ROCENANTE_TRANSPORT", "auto"}, {"ROCENANTE_SLOT_BYTES", "524288"}};
   h.ports = {{"mlx5_0", 1, 5, {{{0xfe, 0x80, 1, 2}, 64}, {{1, 2, 3}, 120}}}, {"mlx5_1", 2, 3, {}}};
   h.verbs_problem = "none";
@@ -47,6 +48,7 @@ TEST(Address, HelloSurvivesTheStore) {
   EXPECT_EQ(a.host, b.host);
   EXPECT_EQ(a.machine, b.machine);
   EXPECT_EQ(a.hostname, b.hostname);
+  EXPECT_EQ(a.processors, b.processors);
   EXPECT_EQ(a.config, b.config);
   EXPECT_EQ(a.ports, b.ports);
   EXPECT_EQ(a.verbs_problem, b.verbs_problem);

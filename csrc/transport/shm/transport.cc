@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 #include <fstream>
 #include <new>
@@ -165,10 +166,18 @@ void ShmTransport::count_operation(uint64_t operation) {
   header().notice.operations.store(operation, std::memory_order_relaxed);
 }
 
-int ShmTransport::local_ranks() const {
-  return static_cast<int>(
-      std::count_if(group_.hellos.begin(), group_.hellos.end(),
-                    [&](const Hello& h) { return h.machine == group_.hello(rank_).machine; }));
+bool ShmTransport::has_processor_each() const {
+  int ranks = 0;
+  std::string all;
+  for (const Hello& h : group_.hellos) {
+    if (h.machine != group_.hello(rank_).machine) continue;
+    ++ranks;
+    all.resize(std::max(all.size(), h.processors.size()));
+    for (size_t i = 0; i < h.processors.size(); ++i) all[i] |= h.processors[i];
+  }
+  int processors = 0;
+  for (const char byte : all) processors += std::popcount(static_cast<unsigned char>(byte));
+  return ranks <= processors;
 }
 
 void ShmTransport::push_fragment(int peer, uint64_t number, const Fragment& f,
@@ -180,7 +189,7 @@ void ShmTransport::push_fragment(int peer, uint64_t number, const Fragment& f,
   slot.tag = f.tag;
   slot.dtype = f.dtype;
   slot.first = f.first;
-  std::memcpy(slot.payload, payload, f.bytes);
+  if (f.bytes > 0) std::memcpy(slot.payload, payload, f.bytes);
   slot.number.store(number, std::memory_order_seq_cst);  // as in publish()
   wake_receiver(peer);
 }

@@ -39,7 +39,7 @@ class ShmTransport : public Transport {
   void push_credit(int peer, uint64_t consumed) override;
   const std::atomic<uint64_t>& credit_from(int peer) override;
   void leave(const std::string& reason) override { end(reason); }
-  int local_ranks() const override;
+  bool has_processor_each() const override;
 
  protected:
   bool pushed(int peer) const { return group_.pushed[static_cast<size_t>(peer)]; }

@@ -144,6 +144,10 @@ int run(int rank, const Options& o) {
   try {
     FolderBootstrap bootstrap(o.values.at("--store"));
     Communicator c(bootstrap, rank, o.number("--ranks"), config, kTimeout, "guest");
+    if (rank == 0) {
+      std::printf("all ranks have met\n");
+      std::fflush(stdout);
+    }
     const std::string& what = o.values.at("what");
     return what == "soak" ? soak(c, o) : what == "latency" ? latency(c, o) : be_killed(c, o);
   } catch (const Error& e) {
