@@ -16,7 +16,7 @@ DEBIAN_PACKAGES := g++ make cmake python3-venv python3-dev libgtest-dev
 # One build at a time: neither ninja nor pip guards its folders against a second one.
 LOCKED := mkdir -p build && flock build/.lock
 
-.PHONY: help venv build demo test ctest pytest lint asan tsan bench torch213 torch-suite \
+.PHONY: help venv build demo test ctest pytest lint asan tsan bench softroce torch213 torch-suite \
   property-long clean debian
 
 help: ## list the targets
@@ -74,6 +74,10 @@ torch213: debian ## the same tree against torch 2.13, in .venv213: build, and a 
 
 torch-suite: build ## PyTorch's own suite of c10d tests on this backend; ARGS="--world-size 4"
 	python tests/torch_suite/runner.py $(ARGS)
+
+softroce: build ## what needs RDMA, on real queue pairs in a guest with Soft-RoCE
+	tests/softroce/prepare
+	python -m pytest tests/softroce
 
 property-long: build ## the random property test, 10,000 cases
 	python -m pytest tests/collectives/test_property.py --hypothesis-profile=long

@@ -44,8 +44,9 @@ def results_table(path: str) -> str:
         run["config"]["backend"]: run["config"]["backend_version"] for run in document["runs"]
     }
     lines = [
-        f"all_reduce, float32 sum, p50 in µs of the slowest rank, every result checked. {machine['cpu']}, "
-        f"{machine['usable_cores']} cores (virtual machine), {machine['kernel']}, "
+        "all_reduce, float32 sum, p50 in µs of the slowest rank, every result checked. "
+        f"{machine['cpu']}, "
+        f"{machine['usable_cores']} cores, {machine['kernel']}, "
         f"torch {document['versions']['torch']}"
         + (f", {versions['mpi']}" if "mpi" in versions else "")
         + f". Saved run: [{path}]({path}).",
@@ -59,8 +60,8 @@ def results_table(path: str) -> str:
         lines.append(f"| {ranks} | {human(size)} | {cells} | {ratio} |")
     lines += [
         "",
-        "rocenante and gloo are called through torch.distributed on tensors, `Communicator` and MPI "
-        "on numpy arrays. With more ranks than cores a rank's time includes its peers'.",
+        "rocenante and gloo are called through torch.distributed on tensors, `Communicator` and "
+        "MPI on numpy arrays. With more ranks than cores a rank's time includes its peers'.",
     ]
     return "\n".join(lines)
 

@@ -14,18 +14,6 @@
 
 namespace rocenante {
 
-void set_python_error(const Error& error) {
-  static const char* const names[] = {"UsageError",   "ConfigError",   "MismatchError",
-                                      "TimeoutError", "PeerLostError", "AbortedError",
-                                      "OSFailure"};
-  PyObject* module = PyImport_ImportModule("rocenante.errors");
-  PyObject* type =
-      module ? PyObject_GetAttrString(module, names[static_cast<int>(error.kind())]) : nullptr;
-  if (type) PyErr_SetString(type, error.what());
-  Py_XDECREF(type);
-  Py_XDECREF(module);
-}
-
 namespace {
 
 PyObject* all_reduce(PyObject* self, PyObject* const* values, Py_ssize_t count, PyObject* names) {

@@ -369,7 +369,7 @@ class _OnADevice:
 @pytest.mark.skipif(torch.cuda.is_available(), reason="is about machines without a GPU")
 def test_a_cuda_array_without_a_gpu_is_refused_with_the_reason() -> None:
     def body(communicator: Communicator) -> None:
-        with pytest.raises(rocenante.UsageError, match="CUDA memory, which torch cannot reach here"):
+        with pytest.raises(rocenante.UsageError, match="in CUDA memory, which torch cannot"):
             communicator.all_reduce(_OnADevice())
 
     run_threads(body, 1)
