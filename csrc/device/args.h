@@ -91,7 +91,8 @@ enum class Payload : uint64_t {
 // A doorbell, in host-mapped memory, one per channel and epoch. The bell is the very word that
 // arrives as the signal at the peers. A rank is at most one exchange ahead of its own proxy,
 // because it completes an exchange only with its peers' next contributions, which they send only
-// after they have its own: so two bells need no credits, and a proxy that slept loses nothing.
+// after they have its own: so two bells need no credits, and a proxy that slept loses nothing. A
+// rank without peers rings none.
 struct alignas(64) Bell {
   uint64_t request = 0;  // Payload << 56 | bytes; written before `signal`
   uint64_t signal = 0;   // fingerprint << 32 | uint32(sequence)

@@ -9,6 +9,7 @@ namespace rocenante::device {
 enum class Bug {
   none,
   bell_without_release,
+  bell_without_peers,
   signal_without_acquire,
   no_barrier_before_bell,
   no_barrier_before_read,

@@ -15,6 +15,7 @@ using device::Bug;
 constexpr const char* kBugNames[] = {
     "none",
     "bell_without_release",
+    "bell_without_peers",
     "signal_without_acquire",
     "no_barrier_before_bell",
     "no_barrier_before_read",

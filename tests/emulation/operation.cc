@@ -1,5 +1,6 @@
 #include "operation.h"
 
+#include <algorithm>
 #include <cstring>
 #include <string>
 
@@ -34,7 +35,7 @@ bool Buffer::guards_are_intact() {
 }
 
 bool Buffer::holds(const std::vector<char>& content) {
-  return content.size() == bytes_ && std::memcmp(data(), content.data(), bytes_) == 0 &&
+  return content.size() == bytes_ && std::equal(content.begin(), content.end(), data()) &&
          guards_are_intact();
 }
 

@@ -129,13 +129,33 @@ std::string first_of(const Complaints& complaints) {
   return {};
 }
 
-Cluster random_cluster(uint64_t seed, Random& random, unsigned least_ranks = 1) {
-  constexpr unsigned kRanks[] = {1, 2, 2, 2, 3, 4, 4, 4, 5, 8};
-  const unsigned ranks = std::max(least_ranks, kRanks[random() % std::size(kRanks)]);
+Cluster cluster_of(unsigned ranks, uint64_t seed, Random& random) {
   const unsigned channels = 1 + random() % 4;
   const unsigned threads = ranks * channels > 16 ? 2 : 2u << random() % 3;
   return Cluster(ranks, channels, threads, 128 * (1 + random() % 4), 128 * (1 + random() % 2),
                  seed);
+}
+
+Cluster random_cluster(uint64_t seed, Random& random, unsigned least_ranks = 1) {
+  constexpr unsigned kRanks[] = {1, 2, 2, 2, 3, 4, 4, 4, 5, 8};
+  return cluster_of(std::max(least_ranks, kRanks[random() % std::size(kRanks)]), seed, random);
+}
+
+// Several random calls of all ranks of `cluster`, all of which must go well.
+Outcome make_calls(Cluster& cluster, Random& random) {
+  const unsigned ranks = cluster.layout().ranks;
+  Outcome outcome;
+  Complaints wrong(ranks);
+  std::deque<Operation> operations;
+  std::deque<Job> jobs;
+  for (int i = 0; i < 8; ++i) {
+    operations.push_back(random_operation(cluster.layout(), random));
+    jobs.emplace_back(operations.back(), ranks, kLong);
+    for (unsigned r = 0; r < ranks; ++r) jobs.back().add(cluster, r, operations.back(), wrong[r]);
+  }
+  outcome.run = cluster.run(kLimit);
+  outcome.wrong = first_of(wrong);
+  return outcome;
 }
 
 struct Expected {
@@ -244,18 +264,19 @@ Outcome plans(uint64_t seed) {
 Outcome random_calls(uint64_t seed) {
   Random random(seed);
   Cluster cluster = random_cluster(seed, random);
-  const unsigned ranks = cluster.layout().ranks;
-  Outcome outcome;
-  Complaints wrong(ranks);
-  std::deque<Operation> operations;
-  std::deque<Job> jobs;
-  for (int i = 0; i < 8; ++i) {
-    operations.push_back(random_operation(cluster.layout(), random));
-    jobs.emplace_back(operations.back(), ranks, kLong);
-    for (unsigned r = 0; r < ranks; ++r) jobs.back().add(cluster, r, operations.back(), wrong[r]);
+  return make_calls(cluster, random);
+}
+
+Outcome calls_without_peers(uint64_t seed) {
+  Random random(seed);
+  Cluster cluster = cluster_of(1, seed, random);
+  Outcome outcome = make_calls(cluster, random);
+  for (const auto& bells : cluster.control(0).bells) {
+    for (const device::Bell& bell : bells) {
+      if (bell.signal != 0 && outcome.wrong.empty())
+        outcome.wrong = "a bell that no peer's signal can show to have been taken";
+    }
   }
-  outcome.run = cluster.run(kLimit);
-  outcome.wrong = first_of(wrong);
   return outcome;
 }
 

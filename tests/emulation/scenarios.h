@@ -23,6 +23,8 @@ struct Scenario {
 Outcome plans(uint64_t seed);
 // Random calls on random clusters; results, guards and bits against the CPU executor.
 Outcome random_calls(uint64_t seed);
+// The same on a cluster of one rank, which has nothing to tell its proxy.
+Outcome calls_without_peers(uint64_t seed);
 // The same launches again and again with other values, as a replayed graph does.
 Outcome replayed_graph(uint64_t seed);
 // A rank stops taking part: the others time out and name it, and launches that follow do nothing.
@@ -35,6 +37,7 @@ Outcome mismatched_calls(uint64_t seed);
 inline constexpr Scenario kScenarios[] = {
     {"plans", plans},
     {"random_calls", random_calls},
+    {"calls_without_peers", calls_without_peers},
     {"replayed_graph", replayed_graph},
     {"absent_rank", absent_rank},
     {"aborted_by_host", aborted_by_host},
