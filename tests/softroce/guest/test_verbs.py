@@ -134,10 +134,11 @@ def test_too_little_lockable_memory_says_how_much_is_needed() -> None:
     assert text.count("Cannot allocate memory") >= 2, text
 
 
-def _start_long_run() -> subprocess.Popen[str]:
+def _start_long_run(**environment: str) -> subprocess.Popen[str]:
     process = programs.start(
         *(programs.path("verbs_ranks"), "latency", "--ranks", "2", "--ops", "4000"),
         ROCENANTE_TRANSPORT="verbs",
+        **environment,
     )
     assert process.stdout is not None
     met = process.stdout.readline()
@@ -146,9 +147,8 @@ def _start_long_run() -> subprocess.Popen[str]:
 
 
 def test_a_short_outage_of_a_link_is_ridden_out() -> None:
-    """Shorter than what the retries last."""
-    with _start_long_run() as process:
-        # One process for both: starting another may take longer here than the retries.
+    """Shorter than what the retries last: 4 seconds here, and Linux may take 1 to see a link."""
+    with _start_long_run(ROCENANTE_IB_TIMEOUT="17") as process:
         outage = "link set vp1 down\nlink set vp1 up\n"
         subprocess.run(["ip", "-batch", "-"], input=outage, text=True, check=True)
         text, _ = process.communicate(timeout=60)
