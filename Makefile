@@ -12,7 +12,7 @@ VENV := $(CURDIR)/.venv
 VENV213 := $(CURDIR)/.venv213
 export PATH := $(VENV)/bin:$(PATH)
 CXX_FILES = $(wildcard $(shell git ls-files -co --exclude-standard 'csrc/*.h' 'csrc/*.cc' 'csrc/*.cu' 'tests/*.h' 'tests/*.cc' 'tests/*.cu'))
-DEBIAN_PACKAGES := g++ make cmake python3-venv python3-dev libgtest-dev
+DEBIAN_PACKAGES := g++ make cmake python3-venv python3-dev libgtest-dev libibverbs-dev
 # One build at a time: neither ninja nor pip guards its folders against a second one.
 LOCKED := mkdir -p build && flock build/.lock
 
@@ -75,7 +75,7 @@ torch213: debian ## the same tree against torch 2.13, in .venv213: build, and a 
 torch-suite: build ## PyTorch's own suite of c10d tests on this backend; ARGS="--world-size 4"
 	python tests/torch_suite/runner.py $(ARGS)
 
-softroce: build ## what needs RDMA, on real queue pairs in a guest with Soft-RoCE
+softroce: build ctest ## what needs RDMA, on real queue pairs in a guest with Soft-RoCE
 	tests/softroce/prepare
 	python -m pytest tests/softroce
 
