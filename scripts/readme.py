@@ -72,7 +72,8 @@ def settings_table() -> str:
     lines = ["| variable | default | meaning | all ranks |", "|---|---|---|---|"]
     for row in rocenante.config():
         agree = "yes" if row.must_agree else ""
-        lines.append(f"| `{row.name}` | `{row.default}` | {row.meaning} | {agree} |")
+        default = f"`{row.default}`" if row.default else ""
+        lines.append(f"| `{row.name}` | {default} | {row.meaning} | {agree} |")
     return "\n".join(lines)
 
 
