@@ -254,9 +254,9 @@ def run_case(case: Case, rank: int, communicator: Any, backend: Any) -> torch.Te
 
 
 def bits(tensor: torch.Tensor) -> bytes:
-    return (
-        bytes(tensor.contiguous().reshape(-1).view(torch.uint8).tolist()) if tensor.numel() else b""
-    )
+    flat = torch.empty(tensor.numel(), dtype=tensor.dtype)
+    flat.view(tensor.shape).copy_(tensor)
+    return bytes(flat.view(torch.uint8).tolist())
 
 
 @pytest.fixture(scope="module")
