@@ -42,13 +42,18 @@ demo: build ## all_reduce on 2 and 4 local ranks, rocenante and gloo: a table an
 	mkdir -p demo
 	rocenante bench all_reduce --ranks 2,4 -b 8 -e 16M -f 8 --backends rocenante,gloo --plot demo/all_reduce.png
 
-test: build ctest pytest ## the C++ tests and the Python tests
+test: ## the C++ tests and the Python tests
+	$(MAKE) -j2 guest build
+	$(MAKE) ctest pytest
 
 ctest: venv
 	$(LOCKED) bash scripts/ctest.sh
 
-pytest: build
-	python -m pytest
+pytest: build # a file of tests at a time on each core, as make softroce and pytest alone run them
+	python -m pytest -n $(MAX_JOBS) --dist loadfile --no-loadscope-reorder
+
+guest: # its tests say why if there is none
+	-tests/softroce/prepare
 
 lint: venv ## formatting, warnings, types, and what the tree must not hold
 	clang-format --dry-run -Werror $(CXX_FILES)
