@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 #include <cstring>
 #include <deque>
@@ -158,7 +159,7 @@ class World {
     s.part = {0, kCells * kCell};
     s.stripes = 1 + int(random_() % live_.size());
     s.signal = striped(signal_of(0, step_), s.stripes);
-    for (size_t k = 0; k < size_t(s.stripes); ++k) s.rail[k] = live_[k];
+    std::copy_n(live_.begin(), std::min(live_.size(), kMaxRails), s.rail);
     for (size_t k = size_t(s.stripes); k-- > 0;) send_stripe(step_ & 1, k);
   }
   bool read() {
