@@ -9,6 +9,7 @@
 
 #include "core/error.h"
 #include "core/log.h"
+#include "core/types.h"
 
 extern char** environ;
 
@@ -112,6 +113,14 @@ const std::vector<Variable>& variables() {
          c.ib_timeout = static_cast<uint8_t>(parse_number(n, v, 8, 22, "a whole number"));
        },
        [](const Config& c) { return std::to_string(c.ib_timeout); }},
+      {"ROCENANTE_RAILS",
+       "most rails between two ranks: each is a port of both, used once; large contributions are "
+       "spread over them, and the others go on when one fails",
+       true,
+       [](Config& c, const std::string& n, std::string_view v) {
+         c.rails = static_cast<uint8_t>(parse_number(n, v, 1, kMaxRails, "a whole number"));
+       },
+       [](const Config& c) { return std::to_string(c.rails); }},
       {"ROCENANTE_SLOT_BYTES",
        "bytes of one slot: the largest piece that a rank publishes at once; a window holds two",
        true,

@@ -15,6 +15,7 @@ struct Config {
   std::string ib_hca;                 // ROCENANTE_IB_HCA, else NCCL_IB_HCA; empty: all ports
   uint8_t ib_traffic_class = 0;       // ROCENANTE_IB_TC
   uint8_t ib_timeout = 14;            // ROCENANTE_IB_TIMEOUT
+  uint8_t rails = 4;                  // ROCENANTE_RAILS
   size_t slot_bytes = 512 << 10;      // ROCENANTE_SLOT_BYTES
   size_t one_shot_max_bytes = 0;      // ROCENANTE_ONE_SHOT_MAX_BYTES; 0: by world size
   uint64_t init_timeout_seconds = 0;  // ROCENANTE_INIT_TIMEOUT; 0: the group's timeout

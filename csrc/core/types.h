@@ -9,6 +9,8 @@ namespace rocenante {
 
 // No communicator is larger; arrays indexed by rank in shared memory have this length.
 inline constexpr int kMaxRanks = 64;
+// Two ranks of different hosts are joined by at most this many ports of each.
+inline constexpr size_t kMaxRails = 4;
 
 enum class DType : uint8_t {
   boolean,

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "exchange/digest.h"
+#include "exchange/signal.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -68,7 +69,7 @@ char* Exchange::open(size_t bytes) {
 }
 
 void Exchange::publish(const Parts& parts) {
-  transport_.publish({step_, uint64_t(fingerprint_) << 32 | expected_low(),
+  transport_.publish({step_, signal_of(fingerprint_, step_),
                       std::exchange(first_step_, false) ? &call_ : nullptr, inline_, step_bytes_,
                       parts});
 }
@@ -76,9 +77,8 @@ void Exchange::publish(const Parts& parts) {
 bool Exchange::arrived(int peer, uint64_t step) const {
   // I3: acquire pairs with the publisher's release. Sequentially consistent for sleep(); it costs a
   // load nothing on x86 and Arm.
-  const uint64_t signal =
-      transport_.view(peer).line[step & 1]->signal.load(std::memory_order_seq_cst);
-  return static_cast<uint32_t>(signal) == static_cast<uint32_t>(step);
+  const SignalLine& line = *transport_.view(peer).line[step & 1];
+  return rocenante::arrived(line, line.signal.load(std::memory_order_seq_cst), step);
 }
 
 const char* Exchange::await(int peer) {
@@ -95,15 +95,15 @@ void Exchange::await_all() {
 }
 
 void Exchange::await_signal(int peer, uint64_t step) {
-  const std::atomic<uint64_t>& line = transport_.view(peer).line[step & 1]->signal;
-  uint64_t signal = line.load(std::memory_order_acquire);
-  for (int i = 0; static_cast<uint32_t>(signal) != static_cast<uint32_t>(step); ++i) {
+  const SignalLine& line = *transport_.view(peer).line[step & 1];
+  uint64_t signal = line.signal.load(std::memory_order_acquire);
+  for (int i = 0; !rocenante::arrived(line, signal, step); ++i) {
     if (i < spins_) {
       pause();
     } else {
       wait_slowly(peer, step);
     }
-    signal = line.load(std::memory_order_acquire);
+    signal = line.signal.load(std::memory_order_acquire);
   }
   // I5. Before its first step an operation looks at signals of the operation before it.
   const uint32_t expected = first_step_ ? previous_fingerprint_ : fingerprint_;

@@ -57,7 +57,6 @@ class Exchange {
   [[noreturn]] void raise(ErrorKind kind, const std::string& why);
 
  private:
-  uint32_t expected_low() const { return static_cast<uint32_t>(step_); }
   bool arrived(int peer, uint64_t step) const;
   void await_signal(int peer, uint64_t step);
   void wait_slowly(int peer, uint64_t step);

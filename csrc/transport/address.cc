@@ -13,7 +13,7 @@ namespace rocenante {
 namespace {
 
 // Grows with every change of the blobs, the window's layout or the protocol of the exchange.
-constexpr uint32_t kProtocolVersion = 3;
+constexpr uint32_t kProtocolVersion = 4;
 constexpr uint32_t kHelloMagic = 0x68636f72, kAddressMagic = 0x61636f72;  // "roch", "roca"
 constexpr uint32_t kMaxText = 4096, kMaxRows = 64;
 
@@ -208,9 +208,11 @@ Bytes encode(const Address& a) {
   w.number(a.window_bytes);
   w.number(a.window_base);
   w.list(a.keys, [&](uint32_t key) { w.number(key); });
-  w.list(a.queue_pairs, [&](const QueuePairAddress& q) {
-    w.number(q.number);
-    w.number(q.first_packet);
+  w.list(a.queue_pairs, [&](const auto& rails) {
+    w.list(rails, [&](const QueuePairAddress& q) {
+      w.number(q.number);
+      w.number(q.first_packet);
+    });
   });
   return w.finish();
 }
@@ -225,9 +227,11 @@ Address decode_address(const Bytes& blob) {
   r.read(a.window_bytes);
   r.read(a.window_base);
   r.list(a.keys, [&](uint32_t& key) { r.read(key); });
-  r.list(a.queue_pairs, [&](QueuePairAddress& q) {
-    r.read(q.number);
-    r.read(q.first_packet);
+  r.list(a.queue_pairs, [&](auto& rails) {
+    r.list(rails, [&](QueuePairAddress& q) {
+      r.read(q.number);
+      r.read(q.first_packet);
+    });
   });
   r.finish();
   return a;

@@ -57,9 +57,9 @@ struct Address {
   std::string problem;      // not empty: this rank failed at init
   int32_t fd = -1;
   uint64_t window_bytes = 0;
-  uint64_t window_base = 0;                   // what follows is for ranks of other hosts
-  std::vector<uint32_t> keys;                 // of the window, by port
-  std::vector<QueuePairAddress> queue_pairs;  // by peer; empty if none is remote
+  uint64_t window_base = 0;    // what follows is for ranks of other hosts
+  std::vector<uint32_t> keys;  // of the window, by port
+  std::vector<std::vector<QueuePairAddress>> queue_pairs;  // by peer and rail; empty if none remote
 };
 
 // The kernel and its process-id namespace: what /proc/<pid>/fd needs to be common.

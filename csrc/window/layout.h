@@ -14,13 +14,15 @@ namespace rocenante {
 inline constexpr size_t kLine = 128;  // two cache lines: adjacent-line prefetchers pair them
 inline constexpr size_t kPage = 4096;
 
-// The arrival of one contribution. A signal holds fingerprint << 32 | uint32(step). Contributions
-// of up to kInlineBytes travel in the signal's own cache line, so that they cost one line transfer
-// in all.
+// The arrival of one contribution; exchange/signal.h says what a signal holds. Contributions of up
+// to kInlineBytes travel in the signal's own cache line, so that they cost one line transfer in
+// all. One pushed over several rails comes in stripes: of the second and those behind it, the step
+// whose stripe is in place.
 inline constexpr size_t kInlineBytes = 56;
 struct alignas(kLine) SignalLine {
   std::atomic<uint64_t> signal;
   char data[kInlineBytes];
+  std::atomic<uint64_t> stripes[kMaxRails - 1];
 };
 
 // A fragment of a point-to-point message: header and payload lie in a ring in the receiver's
@@ -58,6 +60,14 @@ struct alignas(kLine) Notice {
   CallRecord calls[2];  // by epoch: the call that the step of that epoch belongs to
 };
 
+// What a rank tells a peer of a rail between them that it has given up: what had come over it by
+// then, for nothing more can. See transport/rails.h.
+struct alignas(kLine) RailEnd {
+  std::atomic<uint64_t> dropped;   // 1; written last
+  uint64_t steps[2][kMaxRails];    // by epoch and stripe
+  uint64_t fragments[kRingSlots];  // numbers, by slot of the ring
+};
+
 struct alignas(kPage) WindowHeader {
   uint64_t magic;
   uint64_t generation;  // tells this group's window from one left under the same name
@@ -78,7 +88,7 @@ static_assert(std::atomic<uint32_t>::is_always_lock_free);
 
 // Offsets in a window of `size` ranks. If ranks of several hosts share the group (`pushed`),
 // regions follow that ranks of other hosts write into: a line and a slot for each peer and epoch,
-// and its notice.
+// its notice, and the ends of rails to it.
 class Layout {
  public:
   Layout(int size, size_t slot_bytes, bool pushed)
@@ -99,9 +109,18 @@ class Layout {
   size_t fragment_to(int peer, uint64_t number) const {
     return line_from(0, 2) + size_ * sizeof(Notice) + ring(peer, number) * sizeof(Fragment);
   }
+  size_t rail_end_from(int peer, size_t rail) const {
+    return fragment_to(0, 0) + size_ * kRingSlots * sizeof(Fragment) +
+           (static_cast<size_t>(peer) * kMaxRails + rail) * sizeof(RailEnd);
+  }
+  size_t rail_end_to(int peer, size_t rail) const {
+    return rail_end_from(static_cast<int>(size_), 0) +
+           (static_cast<size_t>(peer) * kMaxRails + rail) * sizeof(RailEnd);
+  }
+  // Where packets may land that mean nothing.
+  size_t probe() const { return page(rail_end_to(static_cast<int>(size_), 0)); }
   size_t slot_from(int peer, uint64_t epoch) const {
-    return page(line_from(0, 2) + size_ * (sizeof(Notice) + kRingSlots * sizeof(Fragment))) +
-           of(peer, epoch) * slot_bytes_;
+    return probe() + kPage + of(peer, epoch) * slot_bytes_;
   }
 
   size_t bytes() const { return pushed_ ? slot_from(0, 2) : page(line_from(0, 0)); }

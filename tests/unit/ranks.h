@@ -1,6 +1,7 @@
 // Ranks as threads of one process, each with a communicator of its own, meeting through a map.
 // ROCENANTE_TEST_TRANSPORT says how they reach each other: shm (the default); verbs, over a RoCE
-// device for each; mixed, as if the even and the odd ranks were on two hosts.
+// device for each; rails, the same over two; mixed, as if the even and the odd ranks were on two
+// hosts.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -58,7 +59,8 @@ inline Config config_of(int r, Config config = {}) {
   const auto devices = std::distance(std::filesystem::directory_iterator("/sys/class/infiniband"),
                                      std::filesystem::directory_iterator());
   config.ib_hca = "=rxe" + std::to_string(r % devices);
-  if (transport == "verbs")
+  if (transport == "rails") config.ib_hca += ",rxe" + std::to_string((r + devices / 2) % devices);
+  if (transport != "mixed")
     config.transport = "verbs";
   else
     config.host_id = r % 2 == 0 ? "even" : "odd";

@@ -35,7 +35,7 @@ Address address() {
   a.window_bytes = 1 << 20;
   a.window_base = 0x7f0000000000;
   a.keys = {17, 18};
-  a.queue_pairs = {{1, 2}, {3, 4}, {}};
+  a.queue_pairs = {{{1, 2}, {3, 4}}, {{5, 6}}, {}};
   return a;
 }
 

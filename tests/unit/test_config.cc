@@ -57,6 +57,7 @@ TEST_F(ConfigTest, RefusesWhatIsMalformedAndSaysWhatIsAllowed) {
   EXPECT_NE(refusal("ROCENANTE_INIT_TIMEOUT", "1.5").find("whole number"), std::string::npos);
   EXPECT_NE(refusal("ROCENANTE_IB_TC", "256").find("from 0 to 255"), std::string::npos);
   EXPECT_NE(refusal("ROCENANTE_IB_TIMEOUT", "0").find("from 8 to 22"), std::string::npos);
+  EXPECT_NE(refusal("ROCENANTE_RAILS", "5").find("from 1 to 4"), std::string::npos);
   EXPECT_NE(refusal("ROCENANTE_LOG", "loud").find("error, warn, info"), std::string::npos);
 }
 

@@ -37,12 +37,16 @@ const char* name_of(Kind kind) {
       return "keep-alive";
     case Kind::probe:
       return "first contact";
+    case Kind::rail_end:
+      return "note of a lost rail";
   }
   return "?";
 }
 
-QueuePair::QueuePair(Memory& memory, int peer, uint8_t port)
-    : peer_(peer), port_(port), local_key_(memory.local_key()) {
+QueuePair::QueuePair(Memory& memory, int peer, size_t rail, uint8_t port)
+    : whose_(static_cast<uint64_t>(peer) << 56 | uint64_t{rail} << 52),
+      port_(port),
+      local_key_(memory.local_key()) {
   const Library& library = Library::get();
   for (uint32_t wanted : {kWantedInline, kNeededInline}) {
     ibv_qp_init_attr init{};
@@ -105,6 +109,12 @@ void QueuePair::connect(const Ends& ends) {
     throw Error(ErrorKind::system, with_errno("cannot connect a queue pair", error));
 }
 
+bool QueuePair::stop() {
+  ibv_qp_attr a{};
+  a.qp_state = IBV_QPS_ERR;
+  return Library::get().ibv_modify_qp(handle_.get(), &a, IBV_QP_STATE) == 0;
+}
+
 ibv_send_wr& QueuePair::queue(Kind kind, const void* memory, size_t bytes, uint64_t remote) {
   ibv_sge& piece = pieces_[queued_];
   ibv_send_wr& request = requests_[queued_];
@@ -112,8 +122,7 @@ ibv_send_wr& QueuePair::queue(Kind kind, const void* memory, size_t bytes, uint6
   request = {};
   // Every request has an id, also those that ask for no completion: they get one if they fail.
   const uint64_t number = posted_ + ++queued_;
-  request.wr_id = static_cast<uint64_t>(peer_) << 56 | static_cast<uint64_t>(kind) << 48 |
-                  (number & kNumberMask);
+  request.wr_id = whose_ | static_cast<uint64_t>(kind) << 48 | (number & kNumberMask);
   request.sg_list = &piece;
   request.num_sge = bytes > 0 ? 1 : 0;
   request.wr.rdma = {remote, remote_key_};

@@ -19,7 +19,8 @@ enum class Kind : uint8_t {
   notice,
   question,
   keep_alive,
-  probe
+  probe,
+  rail_end
 };
 const char* name_of(Kind kind);
 
@@ -28,7 +29,7 @@ class QueuePair {
   // At most this many work requests are outstanding; one in kSignalEvery asks for a completion.
   static constexpr uint32_t kDepth = 128, kSignalEvery = 32;
 
-  QueuePair(Memory& memory, int peer, uint8_t port);
+  QueuePair(Memory& memory, int peer, size_t rail, uint8_t port);
 
   QueuePairAddress address() const { return mine_; }
   struct Ends {
@@ -42,6 +43,10 @@ class QueuePair {
   };
   // Throws Error(ErrorKind::system), without naming the ends.
   void connect(const Ends& ends);
+
+  // For good: nothing more is sent, and nothing that the peer sends takes effect once this has
+  // returned. False if the device does not obey.
+  bool stop();
 
   // No room for another batch.
   bool full() const { return posted_ - reaped_ + kBatch > kDepth; }
@@ -61,13 +66,14 @@ class QueuePair {
 
   // A completion: its id says whose it is.
   static int peer_of(uint64_t id) { return static_cast<int>(id >> 56); }
-  static Kind kind_of(uint64_t id) { return static_cast<Kind>(id >> 48 & 0xff); }
+  static size_t rail_of(uint64_t id) { return id >> 52 & 0xf; }
+  static Kind kind_of(uint64_t id) { return static_cast<Kind>(id >> 48 & 0xf); }
   void reap(uint64_t id);
 
  private:
   ibv_send_wr& queue(Kind kind, const void* memory, size_t bytes, uint64_t remote);
 
-  const int peer_;
+  const uint64_t whose_;  // the upper bits of its requests' ids
   const uint8_t port_;
   const uint32_t local_key_;
   uint32_t remote_key_ = 0;

@@ -5,6 +5,8 @@
 //   verbs_ranks kill    --ranks N --signal S             rank N-1 gets S in mid-run; prints how
 //                                                        long the others took to raise, and what
 // --first F --here H: this guest runs ranks F .. F+H-1. --store DIR: where the ranks meet.
+// --rails R: each rank has R devices of its own. --messages MOST: beside each all-reduce of the
+// soak a message of random size goes round, checked as well.
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -24,6 +26,7 @@
 #include <vector>
 
 #include "collective/communicator.h"
+#include "collective/point_to_point.h"
 #include "core/bootstrap.h"
 #include "core/clock.h"
 #include "core/error.h"
@@ -35,9 +38,9 @@ using namespace rocenante;
 constexpr Milliseconds kTimeout{60'000};
 
 struct Options {
-  std::map<std::string, std::string> values{{"--ranks", "2"}, {"--ops", "1000"}, {"--bytes", "8"},
-                                            {"--first", "0"}, {"--here", ""},    {"--signal", "9"},
-                                            {"--store", ""}};
+  std::map<std::string, std::string> values{
+      {"--ranks", "2"},  {"--ops", "1000"}, {"--bytes", "8"}, {"--first", "0"},   {"--here", ""},
+      {"--signal", "9"}, {"--store", ""},   {"--rails", "1"}, {"--messages", "0"}};
   int number(const char* name) const { return std::atoi(values.at(name).c_str()); }
 };
 
@@ -73,6 +76,21 @@ uint32_t element(int rank, uint64_t op, size_t i) {
   return static_cast<uint32_t>(x >> 32);
 }
 
+// The words that a message from the rank before this one had wrong.
+uint64_t pass_on(Communicator& c, uint64_t op, size_t words) {
+  const int next = (c.rank() + 1) % c.size(), last = (c.rank() + c.size() - 1) % c.size();
+  std::vector<uint32_t> out(words), in(words);
+  for (size_t i = 0; i < words; ++i) out[i] = element(c.rank(), ~op, i);
+  auto& messages = c.point_to_point();
+  const auto recv = messages.recv(in.data(), 4 * words, DType::uint32, last, 1, kTimeout);
+  const auto send = messages.send(out.data(), 4 * words, DType::uint32, next, 1, kTimeout);
+  send->wait(kTimeout);
+  recv->wait(kTimeout);
+  uint64_t wrong = 0;
+  for (size_t i = 0; i < words; ++i) wrong += in[i] != element(last, ~op, i);
+  return wrong;
+}
+
 int soak(Communicator& c, const Options& o) {
   const auto most = static_cast<size_t>(o.number("--bytes"));
   std::mt19937 random(1);  // the same sizes on every rank
@@ -90,6 +108,8 @@ int soak(Communicator& c, const Options& o) {
       wrong += v[i] != sum;
     }
     bytes_moved += 4 * count;
+    if (o.number("--messages") > 0)
+      wrong += pass_on(c, uint64_t(op), random() % static_cast<size_t>(o.number("--messages")) / 4);
   }
   c.barrier(kTimeout);
   if (c.rank() == 0 || wrong)
@@ -138,7 +158,9 @@ int run(int rank, const Options& o) {
   if (config.ib_hca.empty() && !o.values.contains("--any-device")) {
     const auto devices = std::distance(std::filesystem::directory_iterator("/sys/class/infiniband"),
                                        std::filesystem::directory_iterator());
-    config.ib_hca = "=rxe" + std::to_string(rank % devices);
+    const int rails = o.number("--rails");
+    for (int i = 0; i < rails; ++i)
+      config.ib_hca += (i == 0 ? "=rxe" : ",rxe") + std::to_string((rank * rails + i) % devices);
   }
   if (config.host_id == "halves") config.host_id = 2 * rank < o.number("--ranks") ? "a" : "b";
   try {
