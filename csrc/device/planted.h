@@ -33,13 +33,31 @@ enum class Bug {
   count
 };
 
+// In the proxy.
+enum class ProxyBug {
+  none,
+  bell_without_acquire,
+  no_last_look,
+  never_naps,
+  lost_peers_unseen,
+  record_unread,
+  kernels_not_aborted,
+  peers_not_told,
+  sends_after_failure,
+  one_peer_forgotten,
+  count
+};
+
 #ifdef ROCENANTE_PLANTED_BUGS
 inline Bug planted_bug = Bug::none;
+inline ProxyBug planted_proxy_bug = ProxyBug::none;
 inline bool planted(Bug bug) { return planted_bug == bug; }
+inline bool planted(ProxyBug bug) { return planted_proxy_bug == bug; }
 #elif defined(__CUDACC__)
 __host__ __device__ constexpr bool planted(Bug) { return false; }
 #else
 constexpr bool planted(Bug) { return false; }
+constexpr bool planted(ProxyBug) { return false; }
 #endif
 
 }  // namespace rocenante::device

@@ -91,6 +91,19 @@ void VerbsTransport::push_credit(int rank, uint64_t consumed) {
   post(rank);
 }
 
+// As in push(), the bytes need no completion before they are overwritten.
+void VerbsTransport::push_region(int rank, const RegionWrite& w) {
+  if (!pushed(rank)) return ShmTransport::push_region(rank, w);
+  const std::lock_guard lock(mutex_);
+  if (!make_room(rank)) return;
+  Peer& to = peer(rank);
+  const uint64_t theirs = to.window + layout_.region();
+  if (w.bytes > 0) to.queue_pair->write(Kind::payload, region() + w.from, w.bytes, theirs + w.to);
+  if (w.signal)  // I3, as in push()
+    to.queue_pair->write(Kind::signal, &*w.signal, sizeof *w.signal, theirs + w.signal_to);
+  post(rank);
+}
+
 // The peers elsewhere learn of it in their own windows: first what there is to say, then the state.
 void VerbsTransport::leave(const std::string& reason) {
   if (!end(reason)) return;
