@@ -1,6 +1,8 @@
 #include "device/emulator.h"
 
+#include <sched.h>
 #include <sys/mman.h>
+#include <time.h>
 #include <ucontext.h>
 #include <unistd.h>
 
@@ -71,6 +73,7 @@ std::vector<Fiber*> ready[2];  // threads of blocks; others
 uint64_t random_state;
 uint64_t switch_limit;
 Clock run_clock;
+uint64_t pauses;
 Run progress;
 std::exception_ptr first_error;
 const void* home_bottom;
@@ -143,13 +146,7 @@ void entry() {
   switch_to(pick(), true);
 }
 
-}  // namespace
-
-Thread* self() { return current; }
-
-void pause() {
-  // What is awaited from another thread needs a processor, and there may be no other.
-  if (run_clock == Clock::wall && progress.switches % 64 == 0) sched_yield();
+void hop() {
   Fiber* const next = pick();
   if (next != current) {
     switch_to(next, false);
@@ -158,8 +155,18 @@ void pause() {
   }
 }
 
+}  // namespace
+
+Thread* self() { return current; }
+
+void pause() {
+  // What a fiber waits for may come from another thread, and that may need this processor.
+  if (run_clock == Clock::wall && ++pauses % 16 == 0) sched_yield();
+  hop();
+}
+
 void step() {
-  if (random_number() % 4 == 0) pause();
+  if (random_number() % 4 == 0) hop();
 }
 
 uint64_t nanoseconds() {

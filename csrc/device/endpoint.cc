@@ -24,17 +24,17 @@ Endpoint::Endpoint(Bootstrap& bootstrap, int rank, int size, const Config& confi
                    Milliseconds timeout, const std::string& name, const Shape& shape)
     : fork_generation_(fork_generation()),
       layout_(static_cast<uint32_t>(size), shape.channels, shape.slot_bytes, shape.line_bytes),
-      control_(std::make_unique<Control>()),
+      control_(shm::Memory::create(sizeof(Control))),
       transport_(meet(bootstrap, rank, size, with_small_slots(config),
                       {{"the GPU window", text_of(shape)}}, timeout, layout_.bytes)),
       proxy_(
-          std::make_unique<Proxy>(*transport_, layout_, *control_, rank, name, config.proxy_cpu)) {}
+          std::make_unique<Proxy>(*transport_, layout_, control(), rank, name, config.proxy_cpu)) {}
 
 Endpoint::~Endpoint() {
   if (fork_generation() == fork_generation_) return;
   static_cast<void>(proxy_.release());
   static_cast<void>(transport_.release());
-  static_cast<void>(control_.release());
+  new std::shared_ptr<shm::Memory>(control_);  // never destroyed: the proxy's
 }
 
 }  // namespace rocenante::device

@@ -10,6 +10,7 @@
 #include "core/config.h"
 #include "device/args.h"
 #include "device/proxy.h"
+#include "transport/shm/memory.h"
 #include "transport/transport.h"
 
 namespace rocenante::device {
@@ -31,13 +32,13 @@ class Endpoint {
 
   const WindowLayout& layout() const { return layout_; }
   char* window() { return transport_->region(); }
-  Control& control() { return *control_; }
+  Control& control() { return *reinterpret_cast<Control*>(control_->data()); }
   Proxy& proxy() { return *proxy_; }
 
  private:
   const uint64_t fork_generation_;
   const WindowLayout layout_;
-  std::unique_ptr<Control> control_;
+  const std::shared_ptr<shm::Memory> control_;  // in pages of its own: a GPU maps whole pages
   std::unique_ptr<Transport> transport_;
   std::unique_ptr<Proxy> proxy_;
 };

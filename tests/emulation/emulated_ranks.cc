@@ -33,7 +33,7 @@ namespace {
 
 constexpr Milliseconds kTimeout{60'000};
 constexpr uint64_t kKernelTimeout = 60'000'000'000;
-constexpr device::Shape kShape{4, 2048, 1024};
+constexpr device::Shape kShape{2, 2048, 1024};
 constexpr int kBatch = 20;  // calls that are launched at once
 
 using Options = std::map<std::string, std::string>;
@@ -80,7 +80,7 @@ struct Rank {
       : size(static_cast<unsigned>(number(o, "--ranks"))),
         bootstrap(o.at("--store") + "/gpu"),
         endpoint(bootstrap, rank, number(o, "--ranks"), config, kTimeout, "guest", kShape),
-        gpu(static_cast<unsigned>(rank), endpoint.layout(), 8, endpoint.window(),
+        gpu(static_cast<unsigned>(rank), endpoint.layout(), 4, endpoint.window(),
             endpoint.control()) {}
   void run(uint64_t seed) {
     endpoint.proxy().wake();

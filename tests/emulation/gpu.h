@@ -43,6 +43,8 @@ class Gpu {
   const device::WindowLayout& layout() const { return layout_; }
   device::Control& control() { return control_; }
   void add(Launch launch);
+  // ... with memory of its own.
+  void add_as_it_is(Launch launch) { launches_.push_back(std::move(launch)); }
   // Spawns the grid, for emulator::run(); `live` counts its threads that have not ended.
   void start(std::atomic<unsigned>& live);
   // Forgets launches that have run.

@@ -15,14 +15,14 @@ def _soak(ranks: int) -> None:
     """Random collectives, types, operators and sizes; bits compared with the CPU executor's."""
     done = programs.run(
         "emulated_ranks",
-        *("soak", "--ranks", str(ranks), "--ops", "60", "--bytes", "16384"),
+        *("soak", "--ranks", str(ranks), "--ops", "40", "--bytes", "8192"),
         timeout=240,
         ROCENANTE_TRANSPORT="verbs",
     )
     assert done.returncode == 0, done.stdout
-    found = re.search(r"ops=60 bytes=(\d+): every bit as on the CPU", done.stdout)
+    found = re.search(r"ops=40 bytes=(\d+): every bit as on the CPU", done.stdout)
     assert found is not None, done.stdout
-    assert int(found[1]) > 100_000
+    assert int(found[1]) > 50_000
 
 
 @pytest.mark.parametrize("ranks", [2, 4])
@@ -41,9 +41,13 @@ def test_bits_are_those_of_the_cpu_while_packets_are_lost(ranks: int) -> None:
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_kernels_end_when_a_rank_is_killed(ranks: int) -> None:
     """Within two seconds, though their own patience is a minute, and every survivor names it."""
-    done = programs.run("emulated_ranks", "kill", "--ranks", str(ranks), ROCENANTE_TRANSPORT="verbs")
+    done = programs.run(
+        "emulated_ranks", "kill", "--ranks", str(ranks), ROCENANTE_TRANSPORT="verbs"
+    )
     assert done.returncode == 0, done.stdout
-    ended = dict(re.findall(r"rank (\d+): kernel ended after (\d+) ms with failure 2:", done.stdout))
+    ended = dict(
+        re.findall(r"rank (\d+): kernel ended after (\d+) ms with failure 2:", done.stdout)
+    )
     assert sorted(map(int, ended)) == list(range(ranks - 1)), done.stdout
     assert max(map(int, ended.values())) < 2000, done.stdout
     assert done.stdout.count(f"rank {ranks - 1} is lost") == ranks - 1, done.stdout
