@@ -7,6 +7,7 @@
 
 #include "core/error.h"
 #include "core/log.h"
+#include "device/planted.h"
 
 namespace rocenante::device {
 
@@ -66,10 +67,12 @@ GpuCommunicator::GpuCommunicator(Bootstrap& bootstrap, int rank, int size, const
 }
 
 GpuCommunicator::~GpuCommunicator() {
-  try {
-    close(kDrainAtEnd);
-  } catch (const Error&) {
-    // Of a GPU that is in trouble; whoever used it has been told.
+  close(kDrainAtEnd);
+  if (!has_ended_) {
+    static_cast<void>(window_.release());
+    static_cast<void>(control_.release());
+    static_cast<void>(state_.release());
+    static_cast<void>(endpoint_.release());
   }
 }
 
@@ -86,19 +89,16 @@ std::optional<Proxy::Failure> GpuCommunicator::failed() const {
 }
 
 std::string GpuCommunicator::failure() const {
-  if (!endpoint_) return "it was closed";
   const auto failure = failed();
   return failure ? failure->what : "";
 }
 
-void GpuCommunicator::abort(const std::string& reason) {
-  if (endpoint_) endpoint_->proxy().abort(reason);
-}
+void GpuCommunicator::abort(const std::string& reason) { endpoint_->proxy().abort(reason); }
 
 void GpuCommunicator::run(const Call& call, const void* in, void* out, Milliseconds timeout,
                           void* stream) {
-  if (endpoint_)
-    if (const auto failure = failed()) throw Error(failure->kind, failure->what);
+  if (const auto failure = failed(); failure && !planted(HostBug::failure_unread))
+    throw Error(failure->kind, failure->what);
   const std::lock_guard lock(mutex_);
   if (closed_) throw Error(ErrorKind::aborted, "this communicator was closed");
   if (!is_supported(call.collective, call.dtype, call.reduction.op))
@@ -116,7 +116,9 @@ void GpuCommunicator::run(const Call& call, const void* in, void* out, Milliseco
 
   const OnGpu on(gpu_);
   const bool captured = is_capturing(stream);
-  if (!captured && has_launched_ && stream != last_stream_) last_->precede(stream);
+  if ((!captured || planted(HostBug::captures_wait)) && has_launched_ && stream != last_stream_ &&
+      !planted(HostBug::streams_unordered))
+    last_->precede(stream);
   endpoint_->proxy().wake();
   launch(call, plan, args, stream);
   if (captured) return;
@@ -137,21 +139,19 @@ bool GpuCommunicator::ends_within(Milliseconds budget) const {
 void GpuCommunicator::close(Milliseconds drain) {
   const std::lock_guard lock(mutex_);
   if (std::exchange(closed_, true)) return;
-  const OnGpu on(gpu_);
-  if (!ends_within(drain)) {
-    endpoint_->proxy().abort("closed with kernels under way");
-    if (!ends_within(kGivingUp)) {
-      // It may yet write to this memory, which therefore must stay as long as the process.
-      log(LogLevel::warn,
-          "a kernel did not end when its communicator was closed: its memory is kept");
-      static_cast<void>(window_.release());
-      static_cast<void>(control_.release());
-      static_cast<void>(state_.release());
-      endpoint_->proxy().stop();
-      static_cast<void>(endpoint_.release());
-      return;
+  std::string why = "a kernel has not ended";
+  try {
+    const OnGpu on(gpu_);
+    has_ended_ = ends_within(drain);
+    if (!has_ended_) {
+      if (!planted(HostBug::closed_without_abort))
+        endpoint_->proxy().abort("closed with kernels under way");
+      has_ended_ = ends_within(kGivingUp);
     }
+  } catch (const Error& e) {
+    why = e.what();
   }
+  if (!has_ended_) log(LogLevel::warn, "a communicator's memory is kept at its end: " + why);
   endpoint_->proxy().stop();
 }
 

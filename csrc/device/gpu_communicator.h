@@ -40,7 +40,8 @@ class GpuCommunicator {
   // Kernels that wait end within moments, on all ranks, and later ones do nothing.
   void abort(const std::string& reason);
   // Gives what was queued (but not what a graph replays) `drain` to complete, then leaves the
-  // group. Idempotent.
+  // group. Idempotent. If a kernel does not end, or the GPU no longer answers, the log says so, and
+  // memory that a kernel may still write to stays as long as the process.
   void close(Milliseconds drain);
 
  private:
@@ -56,6 +57,7 @@ class GpuCommunicator {
   bool closed_ = false;
   void* last_stream_ = nullptr;
   bool has_launched_ = false;  // outside of a capture
+  bool has_ended_ = false;     // no kernel can write to this memory any more
   std::unique_ptr<MappedMemory> window_, control_;
   std::unique_ptr<DeviceMemory> state_;
   std::unique_ptr<Mark> last_;  // behind the last kernel

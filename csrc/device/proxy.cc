@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <exception>
 
 #include "core/clock.h"
 #include "core/pause.h"
@@ -50,7 +51,7 @@ Proxy::Proxy(Transport& transport, const WindowLayout& layout, Control& control,
       name_(std::move(name)),
       peers_(((layout.ranks < 64 ? uint64_t{1} << layout.ranks : 0) - 1) & ~(uint64_t{1} << rank)),
       spins_per_yield_(transport.has_processor_each() ? 64 : 1),
-      thread_([this] { run(); }) {
+      thread_([this] { work(); }) {
   pthread_setname_np(thread_.native_handle(), "rocenante-proxy");
   try {
     if (cpu >= 0) pin(thread_, cpu);
@@ -74,9 +75,9 @@ void Proxy::fail(ErrorKind kind, const std::string& what) {
   if (failure_) return;
   failure_ = {kind, "rocenante[" + name_ + "] rank " + std::to_string(rank_) + ": " + what};
   failed_.store(true, std::memory_order_release);
-  if (!planted(ProxyBug::kernels_not_aborted))
+  if (!planted(HostBug::kernels_not_aborted))
     std::atomic_ref<uint64_t>(control_.abort).store(1, std::memory_order_release);
-  if (!has_left_ && !planted(ProxyBug::peers_not_told)) transport_.leave(failure_->what);
+  if (!has_left_ && !planted(HostBug::peers_not_told)) transport_.leave(failure_->what);
   has_left_ = true;
 }
 
@@ -92,6 +93,14 @@ void Proxy::stop() {
   has_left_ = true;
 }
 
+void Proxy::work() {
+  try {
+    run();
+  } catch (const std::exception& e) {  // such as a lack of memory for a message
+    fail(ErrorKind::system, std::string("the proxy has failed: ") + e.what());
+  }
+}
+
 void Proxy::run() {
   uint64_t quiet_since = nanoseconds(), looked = quiet_since;
   for (unsigned spins = 1;; ++spins) {
@@ -100,8 +109,8 @@ void Proxy::run() {
     const bool last = stopping_.load(std::memory_order_acquire);
     const uint32_t bed = bed_.load(std::memory_order_acquire);
     bool news = false;
-    if (last && planted(ProxyBug::no_last_look)) return;
-    if (!failed_.load(std::memory_order_acquire) || planted(ProxyBug::sends_after_failure)) {
+    if (last && planted(HostBug::no_last_look)) return;
+    if (!failed_.load(std::memory_order_acquire) || planted(HostBug::sends_after_failure)) {
       news = answer_bells();
       news |= see_arrivals();
       read_record();
@@ -114,11 +123,11 @@ void Proxy::run() {
       shm::futex_wait(bed_, bed, kNapAfterFailure);
       continue;
     }
-    if (is_waiting() && !planted(ProxyBug::lost_peers_unseen) && now - looked >= kHealth) {
+    if (is_waiting() && !planted(HostBug::lost_peers_unseen) && now - looked >= kHealth) {
       looked = now;
       look_for_lost_peers();
     }
-    if (quiet >= kAwake && !planted(ProxyBug::never_naps)) {
+    if (quiet >= kAwake && !planted(HostBug::never_naps)) {
       shm::futex_wait(bed_, bed, std::clamp(quiet / 8, kShortestNap, kLongestNap));
       if (bed_.load(std::memory_order_relaxed) != bed) quiet_since = nanoseconds();  // woken
     } else if (spins % spins_per_yield_ == 0) {
@@ -137,8 +146,8 @@ bool Proxy::answer_bells() {
       const Bell& bell = control_.bells[channel][line.next & 1];
       // I3: acquire, so that what was staged has been seen before it is sent.
       const uint64_t signal =
-          load(bell.signal, planted(ProxyBug::bell_without_acquire) ? std::memory_order_relaxed
-                                                                    : std::memory_order_acquire);
+          load(bell.signal, planted(HostBug::bell_without_acquire) ? std::memory_order_relaxed
+                                                                   : std::memory_order_acquire);
       if (uint32_t(signal) != uint32_t(line.next)) break;
       send(channel, line.next, bell.request, signal);
       ++line.next;
@@ -160,7 +169,7 @@ void Proxy::send(unsigned channel, uint64_t sequence, uint64_t request, uint64_t
   write.signal_to = layout_.signal(lane, rank_);
   if (!words) write.signal = signal;
   // Starting behind this rank spreads the senders over the receivers.
-  const unsigned end = layout_.ranks - (planted(ProxyBug::one_peer_forgotten) ? 1 : 0);
+  const unsigned end = layout_.ranks - (planted(HostBug::one_peer_forgotten) ? 1 : 0);
   for (unsigned step = 1; step < end; ++step) {
     const unsigned peer = (rank_ + step) % layout_.ranks;
     write.from = words ? layout_.sent_lines(lane)
@@ -215,7 +224,7 @@ void Proxy::look_for_lost_peers() {
 void Proxy::read_record() {
   const ErrorRecord& record = control_.record;
   const uint64_t failure = load(record.failure);
-  if (failure == 0 || planted(ProxyBug::record_unread)) return;
+  if (failure == 0 || planted(HostBug::record_unread)) return;
   const std::string which = exchange_name(record.sequence, static_cast<unsigned>(record.channel));
   if (failure & kMismatched)
     return fail(ErrorKind::mismatch,

@@ -61,6 +61,7 @@ class Proxy {
     bool words = false;    // that exchange goes by the LL protocol
   };
 
+  void work();
   void run();
   bool answer_bells();
   void send(unsigned channel, uint64_t sequence, uint64_t request, uint64_t signal);

@@ -7,7 +7,6 @@
 #include <time.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <chrono>
 #include <deque>
 #include <filesystem>
@@ -16,7 +15,6 @@
 #include <string>
 
 #include "core/error.h"
-#include "device/planted.h"
 #include "job.h"
 #include "operation.h"
 #include "proxied.h"
@@ -348,32 +346,5 @@ TEST(Proxy, RanksMustAgreeOnTheWindow) {
   }
 }
 
-constexpr const char* kBugNames[] = {
-    "none",
-    "bell_without_acquire",
-    "no_last_look",
-    "never_naps",
-    "lost_peers_unseen",
-    "record_unread",
-    "kernels_not_aborted",
-    "peers_not_told",
-    "sends_after_failure",
-    "one_peer_forgotten",
-};
-static_assert(std::size(kBugNames) == static_cast<size_t>(device::ProxyBug::count));
-
 }  // namespace
 }  // namespace rocenante::test
-
-// test_proxy [--bug NAME]: plants a bug of csrc/device/planted.h, for proxy_mutations.py.
-int main(int count, char** words) {
-  testing::InitGoogleTest(&count, words);
-  if (count == 1) return RUN_ALL_TESTS();
-  const auto& names = rocenante::test::kBugNames;
-  const std::string bug = count == 3 && words[1] == std::string("--bug") ? words[2] : "";
-  const auto* const found = std::find(std::begin(names), std::end(names), bug);
-  if (found == std::end(names)) return 2;
-  rocenante::device::planted_proxy_bug =
-      static_cast<rocenante::device::ProxyBug>(found - std::begin(names));
-  return RUN_ALL_TESTS();
-}
