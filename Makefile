@@ -16,8 +16,8 @@ DEBIAN_PACKAGES := g++ make cmake python3-venv python3-dev libgtest-dev libibver
 # One build at a time: neither ninja nor pip guards its folders against a second one.
 LOCKED := mkdir -p build && flock build/.lock
 
-.PHONY: help venv build demo test ctest pytest lint asan tsan bench softroce torch213 torch-suite \
-  property-long clean debian
+.PHONY: help venv build demo test ctest pytest lint asan tsan bench softroce gpu-check torch213 \
+  torch-suite property-long clean debian
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -72,6 +72,9 @@ bench: build ## every collective against gloo and MPI, into benchmarks/results/l
 	mkdir -p benchmarks/results/local
 	rocenante bench all --ranks 2,4 -b 8 -e 16M -f 4 --backends rocenante,gloo,mpi \
 	  --json benchmarks/results/local/bench.json --plot benchmarks/results/local/bench.png
+
+gpu-check: ## on a machine with a GPU: build, tests/gpu, a table of kernel times and JSON
+	bash scripts/gpu_check.sh
 
 torch213: debian ## the same tree against torch 2.13, in .venv213: build, and a smoke test
 	test -x $(VENV213)/bin/python || $(PYTHON) -m venv $(VENV213)

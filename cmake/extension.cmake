@@ -30,10 +30,7 @@ target_precompile_headers(_C PRIVATE <torch/csrc/utils/pybind.h> <ATen/ATen.h>
   <torch/csrc/distributed/c10d/Backend.hpp> <pybind11/chrono.h>)
 target_compile_options(_C PRIVATE -O2) # torch's headers: no loop here is worth the time of -O3
 target_link_directories(_C PRIVATE ${ROCENANTE_TORCH}/lib)
-target_link_libraries(_C PRIVATE rocenante_core torch_python torch torch_cpu c10)
-if(TARGET rocenante_device)
-  target_link_libraries(_C PRIVATE rocenante_device)
-endif()
+target_link_libraries(_C PRIVATE rocenante_device rocenante_core torch_python torch torch_cpu c10)
 
 # What was built, readable without loading it.
 set(cuda_archs "")

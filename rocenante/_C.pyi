@@ -26,6 +26,9 @@ class Communicator:
     def rank(self) -> int: ...
     @property
     def world_size(self) -> int: ...
+    @property
+    def failure(self) -> str | None:
+        """Why the communicator can no longer be used; None while it can."""
     def all_reduce(
         self,
         array: ArrayT,
@@ -34,6 +37,7 @@ class Communicator:
         out: ArrayT | None = None,
         factor: float | None = None,
         timeout: Timeout = None,
+        stream: object = None,
     ) -> ArrayT:
         """Reduces the ranks' arrays; in place unless out is given. The same bits on every rank."""
     def all_gather(
@@ -118,4 +122,5 @@ class Backend(_TorchBackend):
 def config_rows() -> list[tuple[str, str, str, str, bool]]: ...
 def simd_level() -> str: ...
 def verbs_problem() -> str: ...
+def gpu_status() -> str: ...
 def shutdown_all() -> None: ...

@@ -83,8 +83,9 @@ def build_info() -> dict[str, object]:
     """Versions, and what is built in; works without the extension, and then says why in "problem".
 
     Keys: version, torch, torch_built_against, cuda (bool), cuda_version, cuda_archs, compiler,
-    build_type, simd (the instruction set in use), transports (name -> "available" or why not) and
-    problem (None, or why the extension can't be loaded).
+    build_type, simd (the instruction set in use), transports (name -> "available" or why not), gpu
+    (the first GPU and where its window lies, or why no kernel can run) and problem (None, or why
+    the extension can't be loaded).
     """
     from importlib.metadata import PackageNotFoundError, version
     from importlib.util import find_spec
@@ -112,10 +113,10 @@ def build_info() -> dict[str, object]:
         }
     problem: str | None = None
     simd: str | None = None
-    no_verbs = ""
+    no_verbs = gpu = ""
     try:
         native = _native.load()
-        simd, no_verbs = native.simd_level(), native.verbs_problem()
+        simd, no_verbs, gpu = native.simd_level(), native.verbs_problem(), native.gpu_status()
     except ImportError as error:
         problem = str(error)
     info["simd"] = simd
@@ -123,5 +124,6 @@ def build_info() -> dict[str, object]:
         "shm": problem or "available",
         "verbs": problem or no_verbs or "available",
     }
+    info["gpu"] = problem or gpu
     info["problem"] = problem
     return info

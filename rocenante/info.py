@@ -95,6 +95,7 @@ def show(console: Console, found: Mapping[str, Any]) -> None:
     )
     transports = [(name, str(state)) for name, state in found["transports"].items()]
     console.print(_pairs("Transports", transports))
+    console.print(_pairs("GPU", [("kernels", str(found["gpu"]))]))
     if found["config_problem"] is None:
         console.print(_config_table(found["config"]))
     elif found["config_problem"] != found["problem"]:

@@ -134,6 +134,15 @@ const std::vector<Variable>& variables() {
          c.one_shot_max_bytes = parse_bytes(n, v, 0, kMaxSlot);
        },
        [](const Config& c) { return std::to_string(c.one_shot_max_bytes); }},
+      {"ROCENANTE_PROXY_CPU",
+       "processor that the proxy thread of a group of GPUs runs on; empty: any that the process "
+       "may use",
+       false,
+       [](Config& c, const std::string& n, std::string_view v) {
+         c.proxy_cpu =
+             v.empty() ? -1 : static_cast<int>(parse_number(n, v, 0, 1023, "a whole number"));
+       },
+       [](const Config& c) { return c.proxy_cpu < 0 ? "" : std::to_string(c.proxy_cpu); }},
       {"ROCENANTE_INIT_TIMEOUT",
        "seconds to wait at init for all ranks to arrive; 0: the group's own timeout", false,
        [](Config& c, const std::string& n, std::string_view v) {

@@ -18,6 +18,7 @@ struct Config {
   uint8_t rails = 4;                  // ROCENANTE_RAILS
   size_t slot_bytes = 512 << 10;      // ROCENANTE_SLOT_BYTES
   size_t one_shot_max_bytes = 0;      // ROCENANTE_ONE_SHOT_MAX_BYTES; 0: by world size
+  int proxy_cpu = -1;                 // ROCENANTE_PROXY_CPU; -1: any
   uint64_t init_timeout_seconds = 0;  // ROCENANTE_INIT_TIMEOUT; 0: the group's timeout
   std::string log_level = "warn";     // ROCENANTE_LOG: error | warn | info
 

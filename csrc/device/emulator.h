@@ -16,7 +16,7 @@ namespace rocenante::emulator {
 
 void pause();  // lets others run
 void step();   // perhaps lets others run: called by every access to memory that others see
-uint64_t nanoseconds();  // grows by a fixed amount with every switch
+uint64_t nanoseconds();  // see Clock
 
 // A block's barrier and vote in one. Made of plain atomics, so that ThreadSanitizer sees the order
 // that it establishes, and no other.
@@ -64,6 +64,10 @@ Thread* self();
 // thread); those get half of all turns, however few they are.
 void spawn(Block* block, unsigned thread, std::function<void()> body);
 
+// switches: time grows by a fixed amount with every switch between fibers, so that a seed repeats
+// its run. wall: for grids that exchange with real threads or processes, which nothing repeats.
+enum class Clock { switches, wall };
+
 struct Run {
   uint64_t switches = 0;
   uint64_t trace = 0;  // hash of every decision of the scheduler
@@ -74,6 +78,6 @@ struct Run {
 inline constexpr int kStuckExit = 3;
 
 // Runs all spawned fibers until they have ended. Throws what a fiber threw first.
-Run run(uint64_t seed, uint64_t limit);
+Run run(uint64_t seed, uint64_t limit, Clock clock = Clock::switches);
 
 }  // namespace rocenante::emulator

@@ -33,13 +33,35 @@ enum class Bug {
   count
 };
 
+// In the proxy, and in what launches kernels.
+enum class HostBug {
+  none,
+  bell_without_acquire,
+  no_last_look,
+  never_naps,
+  lost_peers_unseen,
+  record_unread,
+  kernels_not_aborted,
+  peers_not_told,
+  sends_after_failure,
+  one_peer_forgotten,
+  streams_unordered,
+  captures_wait,
+  failure_unread,
+  closed_without_abort,
+  count
+};
+
 #ifdef ROCENANTE_PLANTED_BUGS
 inline Bug planted_bug = Bug::none;
+inline HostBug planted_host_bug = HostBug::none;
 inline bool planted(Bug bug) { return planted_bug == bug; }
+inline bool planted(HostBug bug) { return planted_host_bug == bug; }
 #elif defined(__CUDACC__)
 __host__ __device__ constexpr bool planted(Bug) { return false; }
 #else
 constexpr bool planted(Bug) { return false; }
+constexpr bool planted(HostBug) { return false; }
 #endif
 
 }  // namespace rocenante::device

@@ -4,24 +4,13 @@
 
 #include <utility>
 
+#include "core/pause.h"
 #include "exchange/digest.h"
 #include "exchange/signal.h"
-
-#if defined(__x86_64__)
-#include <immintrin.h>
-#endif
 
 namespace rocenante {
 
 namespace {
-
-inline void pause() {
-#if defined(__x86_64__)
-  _mm_pause();
-#elif defined(__aarch64__)
-  asm volatile("isb");  // as long as a few tens of nanoseconds; `yield` is a no-op on most cores
-#endif
-}
 
 // With a processor for each rank a peer is running and about to publish: spinning is the fastest.
 // With fewer, whoever spins keeps the peer that it waits for from running.

@@ -11,19 +11,21 @@
 #include "torch/array.h"
 #include "torch/communicator_docs.h"
 #include "torch/communicator_object.h"
+#include "torch/gpu_arrays.h"
 
 namespace rocenante {
 
 namespace {
 
 PyObject* all_reduce(PyObject* self, PyObject* const* values, Py_ssize_t count, PyObject* names) {
-  static constexpr Signature<5> signature{
-      "all_reduce", 2, 1, {"array", "op", "out", "factor", "timeout"}};
+  static constexpr Signature<6> signature{
+      "all_reduce", 2, 1, {"array", "op", "out", "factor", "timeout", "stream"}};
   return guarded([&] {
     Object& own = self_of(self);
-    const auto [array, op, out, factor, timeout] = signature.read({values, count, names});
+    const auto [array, op, out, factor, timeout, stream] = signature.read({values, count, names});
     const Reduction reduction = to_reduction(op, factor);
     const Milliseconds limit = to_timeout(timeout, own.timeout);
+    if (stream) return all_reduce_on_stream(own, array, out, reduction, limit, stream);
     const bool in_place = !out || out == array;
     Array in(array, in_place ? Use::update : Use::read, "array");
     const DType dtype = reducible(in, reduction);
@@ -287,6 +289,10 @@ PyObject* get_world_size(PyObject* self, void*) {
   return guarded([&] { return PyLong_FromLong(engine_of(self_of(self)).communicator().size()); });
 }
 
+PyObject* get_failure(PyObject* self, void*) {
+  return guarded([&] { return failure_of(self_of(self)); });
+}
+
 PyObject* create(PyTypeObject* type, PyObject*, PyObject*) {
   PyObject* object = type->tp_alloc(type, 0);
   if (!object) return nullptr;
@@ -361,6 +367,7 @@ PyMethodDef methods[] = {
 PyGetSetDef properties[] = {
     {"rank", get_rank, nullptr, "This process's rank, from 0.", nullptr},
     {"world_size", get_world_size, nullptr, "The number of ranks.", nullptr},
+    {"failure", get_failure, nullptr, docs::kFailure, nullptr},
     {},
 };
 

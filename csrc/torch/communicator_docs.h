@@ -8,7 +8,8 @@ inline constexpr const char* kCommunicator =
 
 One rank's end of a group of ranks, for collectives on numpy arrays, torch tensors and any other array
 with __dlpack__ or __cuda_array_interface__ (cupy). CUDA arrays are copied to CPU memory and back, in
-order with torch's current stream. Blocks until all ranks have made theirs.
+order with torch's current stream, unless all_reduce is given a stream. Blocks until all ranks have made
+theirs.
 
 rank: this process's rank, 0 <= rank < world_size (at most 64).
 store: a torch.distributed Store that all ranks share, such as TCPStore or FileStore.
@@ -27,7 +28,7 @@ earlier failure; ConfigError for a ROCENANTE_* variable; OSFailure. After anythi
 communicator can no longer be used.)";
 
 inline constexpr const char* kAllReduce =
-    R"(all_reduce($self, array, op='sum', *, out=None, factor=None, timeout=None)
+    R"(all_reduce($self, array, op='sum', *, out=None, factor=None, timeout=None, stream=None)
 --
 
 Reduces the ranks' arrays element by element; every rank gets the same bits.
@@ -35,7 +36,15 @@ Reduces the ranks' arrays element by element; every rank gets the same bits.
 op: sum, avg, product, min, max, band, bor, bxor, or premul_sum, which multiplies this rank's array by
 factor first. avg needs floats, band, bor and bxor integers or bools, complex numbers only sum.
 out: array of the same dtype and size for the result; None: in place.
+stream: for contiguous arrays in GPU memory (torch, cupy): queues one kernel on this torch.cuda.Stream,
+cupy.cuda.Stream or cudaStream_t number and returns at once; the result is there when the stream has come
+so far. Fit for capture into a CUDA graph after a first call outside of one. The memory must stay until
+then; torch's allocator is told of a torch stream. A kernel that fails (timeout, lost peer, another call)
+leaves out undefined and shows in `failure` and in the next call. Never run on a GPU yet.
 Returns out, or array.)";
+
+inline constexpr const char* kFailure =
+    "Why the communicator can no longer be used; None while it can. Kernels on a stream tell here.";
 
 inline constexpr const char* kAllGather =
     R"(all_gather($self, array, *, out=None, timeout=None)

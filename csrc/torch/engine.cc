@@ -2,6 +2,7 @@
 
 #include <Python.h>
 
+#include <algorithm>
 #include <mutex>
 #include <utility>
 #include <vector>
@@ -22,6 +23,8 @@ struct Registry {
 // At exit peers may have gone without a word; a live one completes what is under way well within
 // this.
 constexpr Milliseconds kExitDrain(2000);
+// What was queued on a stream runs without this process's help, unlike other operations.
+constexpr Milliseconds kKernelDrain(5000);
 
 }  // namespace
 
@@ -41,6 +44,7 @@ Engine::Engine(StoreBootstrap bootstrap, int rank, int size, Milliseconds timeou
     : generation_(fork_generation()),
       bootstrap_(std::move(bootstrap)),
       communicator_(bootstrap_, rank, size, Config::from_environment(), timeout, name),
+      gpu_group_(communicator_, bootstrap_, timeout),
       transfers_(communicator_.point_to_point()) {}
 
 Engine::~Engine() { shutdown(Milliseconds(0)); }
@@ -56,6 +60,7 @@ void Engine::check_process() const {
 void Engine::abort(const std::string& reason) {
   if (is_foreign()) return;
   communicator_.abort(reason);
+  gpu_group_.abort(reason);
   executor_.stop(reason);
   transfers_.stop();
 }
@@ -68,6 +73,7 @@ void Engine::shutdown(Milliseconds drain) {
     const bool drained = executor_.wait(last, drain) && transfers_.drain(deadline.left());
     if (!drained) communicator_.abort("shut down with operations under way");
   }
+  gpu_group_.close(std::max(drain, kKernelDrain));
   const std::string reason = "group \"" + communicator_.name() + "\" was shut down";
   executor_.stop(reason);
   transfers_.stop();

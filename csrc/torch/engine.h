@@ -8,6 +8,7 @@
 #include "collective/communicator.h"
 #include "collective/executor.h"
 #include "core/fork.h"
+#include "torch/gpu_group.h"
 #include "torch/store.h"
 #include "torch/transfers.h"
 
@@ -26,6 +27,7 @@ class Engine {
   Executor& executor() { return executor_; }
   Transfers& transfers() { return transfers_; }
   StoreBootstrap& bootstrap() { return bootstrap_; }
+  GpuGroup& gpu_group() { return gpu_group_; }
 
   // True in a child forked after the engine was made: it has neither the threads nor the right.
   bool is_foreign() const { return fork_generation() != generation_; }
@@ -49,6 +51,7 @@ class Engine {
   const uint64_t generation_;
   StoreBootstrap bootstrap_;
   Communicator communicator_;
+  GpuGroup gpu_group_;
   Transfers transfers_;
   Executor executor_;
 };

@@ -66,5 +66,6 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
   module.def("config_rows", rocenante::config_rows);
   module.def("simd_level", rocenante::simd_level);
   module.def("verbs_problem", rocenante::verbs_problem);
+  module.def("gpu_status", rocenante::gpu_status, py::call_guard<py::gil_scoped_release>());
   module.def("shutdown_all", rocenante::shutdown_all, py::call_guard<py::gil_scoped_release>());
 }

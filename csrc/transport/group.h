@@ -19,9 +19,10 @@ struct Group {
   Config config;
   std::vector<bool> pushed;  // by rank: reached over RDMA; else over shared memory
   bool any_pushed = false;   // between any two ranks: every rank has the same layout
+  size_t region_bytes = 0;   // of the region for GPU kernels; the same on every rank
 
   int size() const { return static_cast<int>(hellos.size()); }
-  Layout layout() const { return {size(), config.slot_bytes, any_pushed}; }
+  Layout layout() const { return {size(), config.slot_bytes, any_pushed, region_bytes}; }
   const Hello& hello(int r) const { return hellos[static_cast<size_t>(r)]; }
 };
 

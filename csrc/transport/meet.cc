@@ -52,9 +52,11 @@ std::string list(const std::vector<int>& ranks) {
 class Meeting {
  public:
   Meeting(Bootstrap& bootstrap, int rank, int size, const Config& config,
-          std::vector<std::pair<std::string, std::string>> agreed, Milliseconds timeout)
+          std::vector<std::pair<std::string, std::string>> agreed, Milliseconds timeout,
+          size_t region_bytes)
       : bootstrap_(bootstrap), deadline_(timeout) {
     group_.rank = rank;
+    group_.region_bytes = region_bytes;
     group_.config = config;
     group_.hellos.resize(static_cast<size_t>(size));
     heard_.resize(static_cast<size_t>(size));
@@ -276,8 +278,8 @@ class Meeting {
 
 std::unique_ptr<Transport> meet(Bootstrap& bootstrap, int rank, int size, const Config& config,
                                 std::vector<std::pair<std::string, std::string>> agreed,
-                                Milliseconds timeout) {
-  return Meeting(bootstrap, rank, size, config, std::move(agreed), timeout).run();
+                                Milliseconds timeout, size_t region_bytes) {
+  return Meeting(bootstrap, rank, size, config, std::move(agreed), timeout, region_bytes).run();
 }
 
 std::string verbs_problem() {

@@ -76,6 +76,17 @@ struct Publication {
   Parts parts;
 };
 
+// What one rank sends one peer of its region. Offsets are the same in both regions.
+struct RegionWrite {
+  size_t from = 0;  // in this rank's
+  size_t to = 0;    // in the peer's
+  size_t bytes = 0;
+  // The word that follows the bytes, in that order (I3), and where it goes. Without one the bytes
+  // announce themselves: they are 8-byte words, each of which arrives whole.
+  std::optional<uint64_t> signal;
+  size_t signal_to = 0;
+};
+
 // A peer from which nothing more can come.
 struct Loss {
   std::string why;
@@ -120,6 +131,13 @@ class Transport {
   virtual const Fragment& fragment_from(int peer, uint64_t number) = 0;
   virtual void push_credit(int peer, uint64_t consumed) = 0;
   virtual const std::atomic<uint64_t>& credit_from(int peer) = 0;
+
+  // The part of the window that GPU kernels exchange through, zero at first; only if meet() was
+  // asked for one.
+  virtual char* region() = 0;
+  // Bytes and offsets are multiples of 8; the bytes must stay as they are until the peer can have
+  // answered.
+  virtual void push_region(int peer, const RegionWrite& write) = 0;
 
   // Tells the peers that nothing more comes from this rank: `reason` is empty if it leaves in good
   // order.

@@ -88,11 +88,15 @@ static_assert(std::atomic<uint32_t>::is_always_lock_free);
 
 // Offsets in a window of `size` ranks. If ranks of several hosts share the group (`pushed`),
 // regions follow that ranks of other hosts write into: a line and a slot for each peer and epoch,
-// its notice, and the ends of rails to it.
+// its notice, and the ends of rails to it. Last comes the region that GPU kernels exchange through,
+// if there is one; what is in it is laid out by device/args.h.
 class Layout {
  public:
-  Layout(int size, size_t slot_bytes, bool pushed)
-      : size_(static_cast<size_t>(size)), slot_bytes_(slot_bytes), pushed_(pushed) {}
+  Layout(int size, size_t slot_bytes, bool pushed, size_t region_bytes = 0)
+      : size_(static_cast<size_t>(size)),
+        slot_bytes_(slot_bytes),
+        pushed_(pushed),
+        region_bytes_(region_bytes) {}
 
   size_t slot(uint64_t epoch) const { return sizeof(WindowHeader) + epoch * slot_bytes_; }
   size_t fragment(int peer, uint64_t number) const {
@@ -123,7 +127,9 @@ class Layout {
     return probe() + kPage + of(peer, epoch) * slot_bytes_;
   }
 
-  size_t bytes() const { return pushed_ ? slot_from(0, 2) : page(line_from(0, 0)); }
+  size_t region() const { return page(pushed_ ? slot_from(0, 2) : line_from(0, 0)); }
+
+  size_t bytes() const { return region() + page(region_bytes_); }
   size_t slot_bytes() const { return slot_bytes_; }
   bool pushed() const { return pushed_; }
 
@@ -136,6 +142,7 @@ class Layout {
 
   size_t size_, slot_bytes_;
   bool pushed_;
+  size_t region_bytes_;
 };
 
 }  // namespace rocenante

@@ -4,66 +4,35 @@
 #include <cstring>
 #include <numeric>
 
+#include "device/planted.h"
+
 namespace rocenante::test {
 
 using device::Bell;
 using device::Bug;
-using device::KernelArgs;
 using device::Payload;
 using device::planted;
 
 Cluster::Cluster(unsigned ranks, unsigned channels, unsigned threads, uint64_t slot_bytes,
                  uint64_t line_bytes, uint64_t seed)
-    : layout_(ranks, channels, slot_bytes, line_bytes),
-      threads_(threads),
-      seed_(seed),
-      ranks_(ranks) {
-  for (Rank& rank : ranks_) {
+    : layout_(ranks, channels, slot_bytes, line_bytes), seed_(seed), ranks_(ranks) {
+  for (unsigned r = 0; r < ranks; ++r) {
+    Rank& rank = ranks_[r];
     rank.window.resize(layout_.bytes / sizeof(Chunk));
-    rank.state = std::make_unique<device::ChannelState>();
     rank.control = std::make_unique<device::Control>();
-    rank.stream = std::make_unique<emulator::Barrier>(channels * threads);
-    for (unsigned b = 0; b < channels; ++b)
-      rank.grid.push_back(std::make_unique<emulator::Block>(b, channels, threads));
+    rank.gpu = std::make_unique<Gpu>(r, layout_, threads, rank.window.front().bytes, *rank.control);
     rank.next.assign(channels, 1);
     rank.queue_pairs.resize(ranks);
   }
 }
 
 emulator::Run Cluster::run(uint64_t limit) {
-  live_ = static_cast<unsigned>(ranks_.size()) * layout_.channels * threads_;
   for (unsigned r = 0; r < ranks_.size(); ++r) {
-    Rank& rank = ranks_[r];
-    for (Launch& launch : rank.launches) {
-      launch.args.rank = r;
-      launch.args.layout = layout_;
-      launch.args.window = rank.window.front().bytes;
-      launch.args.control = rank.control.get();
-      launch.args.state = rank.state.get();
-    }
-    for (unsigned b = 0; b < layout_.channels; ++b) {
-      for (unsigned t = 0; t < threads_; ++t) {
-        emulator::spawn(rank.grid[b].get(), t, [this, &rank, b, t] { run_thread(rank, b, t); });
-      }
-    }
+    ranks_[r].gpu->start(live_);
     emulator::spawn(nullptr, 0, [this, r] { run_nic(r); });
   }
   for (const auto& host : hosts_) emulator::spawn(nullptr, 0, host);
   return emulator::run(seed_, limit);
-}
-
-void Cluster::run_thread(Rank& rank, unsigned block, unsigned thread) {
-  for (const Launch& launch : rank.launches) {
-    if (thread == 0) rank.grid[block]->blocks = launch.blocks;
-    if (block == 0 && thread == 0) launch.prepare();
-    rank.stream->wait(false);  // a kernel begins when all before it on the stream is done
-    if (block < launch.blocks) {
-      device::visit_kernel(launch.kernel, [&](auto kernel) { decltype(kernel)::run(launch.args); });
-    }
-    rank.stream->wait(false);
-    if (block == 0 && thread == 0) launch.check();
-  }
-  --live_;
 }
 
 void Cluster::run_nic(unsigned me) {

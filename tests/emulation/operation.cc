@@ -120,9 +120,9 @@ std::vector<char> reduced(const Operation& o, size_t at, size_t count) {
   return out;
 }
 
-size_t random_count(size_t element_bytes, Random& random) {
-  const size_t most_bytes = random() % 4 == 0 ? 1600 : 100;
-  return random() % (most_bytes / element_bytes + 2);
+size_t random_count(size_t element_bytes, size_t most_bytes, Random& random) {
+  const size_t bytes = random() % 4 == 0 ? most_bytes : most_bytes / 16;
+  return random() % (bytes / element_bytes + 2);
 }
 
 }  // namespace
@@ -172,7 +172,7 @@ void renew(Operation& o, unsigned ranks, Random& random) {
   }
 }
 
-Operation random_operation(const device::WindowLayout& layout, Random& random) {
+Operation random_operation(const device::WindowLayout& layout, Random& random, size_t most_bytes) {
   constexpr Collective kCollectives[] = {Collective::all_reduce,     Collective::all_reduce,
                                          Collective::all_reduce,     Collective::all_gather,
                                          Collective::reduce_scatter, Collective::all_to_all,
@@ -187,7 +187,7 @@ Operation random_operation(const device::WindowLayout& layout, Random& random) {
     call.reduction.op = hot ? ReduceOp::sum : static_cast<ReduceOp>(random() % kReduceOpCount);
   } while (!is_defined(call.dtype, call.reduction.op));
   call.root = static_cast<int>(random() % layout.ranks);
-  call.count = random_count(size_of(call.dtype), random);
+  call.count = random_count(size_of(call.dtype), most_bytes, random);
 
   // Algorithms as thresholds at random would choose them.
   constexpr size_t kAll = ~size_t{0};

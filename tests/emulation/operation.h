@@ -4,8 +4,8 @@
 #include <cstdint>
 #include <vector>
 
-#include "cluster.h"
 #include "device/plan.h"
+#include "gpu.h"
 
 namespace rocenante::test {
 
@@ -43,7 +43,9 @@ struct Operation {
   std::vector<double> factors;           // by rank
 };
 
-Operation random_operation(const device::WindowLayout& layout, Random& random);
+// `most_bytes`: of one rank's part.
+Operation random_operation(const device::WindowLayout& layout, Random& random,
+                           size_t most_bytes = 1600);
 // New values for the same call.
 void renew(Operation& operation, unsigned ranks, Random& random);
 

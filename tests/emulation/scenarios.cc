@@ -4,6 +4,9 @@
 #include <atomic>
 #include <deque>
 
+#include "cluster.h"
+#include "device/kernel_table.h"
+#include "job.h"
 #include "operation.h"
 
 namespace rocenante::test {
@@ -16,109 +19,6 @@ using device::Control;
 constexpr uint64_t kLong = 100'000'000;  // never reached unless something is lost
 constexpr uint64_t kShort = 3'000'000;   // long enough for every peer that is there
 constexpr uint64_t kLimit = 2'500'000;   // switches: beyond every timeout
-
-// One call of all ranks with the memory for it, launched as often as one likes with the same
-// arguments.
-//
-// What is wrong goes into a string of each rank's own: ranks are concurrent, also for
-// ThreadSanitizer.
-class Job {
- public:
-  Job(const Operation& operation, unsigned ranks, uint64_t timeout) : operation_(operation) {
-    const device::Call& call = operation.call;
-    const size_t bytes = call.count * size_of(call.dtype);
-    for (unsigned r = 0; r < ranks; ++r) {
-      in_.emplace_back(operation.in[r].size(), operation.in_offset);
-      out_.emplace_back(operation.out[r].size(), operation.out_offset);
-      in_pointer_.push_back(in_[r].data());
-      out_pointer_.push_back(out_[r].data());
-      if (!operation.in_place) continue;
-      // As torch does it: the larger of the two holds the other at this rank's place.
-      if (call.collective == Collective::reduce_scatter) {
-        out_pointer_[r] = in_[r].data() + r * bytes;
-      } else {
-        in_pointer_[r] =
-            out_[r].data() + (call.collective == Collective::all_gather ? r * bytes : 0);
-      }
-    }
-    timeout_ = timeout;
-  }
-
-  // Adds a launch with `version`'s values on one rank. What is wrong afterwards goes to `wrong`.
-  void add(Cluster& cluster, unsigned rank, const Operation& version, std::string& wrong) {
-    add(
-        cluster, rank, [this, rank, &version] { fill(rank, version); },
-        [this, rank, &version, &wrong, &cluster] {
-          if (!wrong.empty()) return;
-          const uint64_t failure =
-              __atomic_load_n(&cluster.control(rank).record.failure, __ATOMIC_ACQUIRE);
-          if (failure != 0) {
-            wrong =
-                "rank " + std::to_string(rank) + " failed (" + std::to_string(failure) + ") in ";
-          } else if (!is_right(rank, version)) {
-            wrong = "rank " + std::to_string(rank) + " has wrong bytes after ";
-          } else {
-            return;
-          }
-          wrong += describe(version, static_cast<unsigned>(in_.size()));
-        });
-  }
-
-  // Adds a launch that may do nothing.
-  void add_idle(Cluster& cluster, unsigned rank, std::string& wrong) {
-    add(
-        cluster, rank, [this, rank] { out_[rank].clear(); },
-        [this, rank, &wrong] {
-          if (!out_[rank].is_clear())
-            wrong = "rank " + std::to_string(rank) + " wrote a result after it had failed";
-        });
-  }
-
-  // Adds a launch whose result nobody looks at; counts it when it begins.
-  void add_doomed(Cluster& cluster, unsigned rank, std::atomic<unsigned>& begun) {
-    add(
-        cluster, rank,
-        [this, rank, &begun] {
-          fill(rank, operation_);
-          ++begun;
-        },
-        [] {});
-  }
-
- private:
-  void add(Cluster& cluster, unsigned rank, std::function<void()> prepare,
-           std::function<void()> check) {
-    Launch launch;
-    device::Call call = operation_.call;
-    call.reduction.factor = operation_.factors[rank];
-    launch.args = device::make_args(call, operation_.plan, cluster.layout());
-    launch.args.timeout = timeout_;
-    launch.args.in = in_pointer_[rank];
-    launch.args.out = out_pointer_[rank];
-    launch.kernel = device::kernel_of(call, operation_.plan);
-    launch.blocks = operation_.plan.blocks;
-    launch.prepare = std::move(prepare);
-    launch.check = std::move(check);
-    cluster.add(rank, std::move(launch));
-  }
-
-  void fill(unsigned rank, const Operation& version) {
-    in_[rank].fill(version.in[rank]);
-    out_[rank].clear();
-    std::copy(version.in[rank].begin(), version.in[rank].end(), in_pointer_[rank]);
-  }
-
-  bool is_right(unsigned rank, const Operation& version) {
-    if (operation_.in_place && operation_.call.collective == Collective::reduce_scatter)
-      return std::equal(version.out[rank].begin(), version.out[rank].end(), out_pointer_[rank]);
-    return out_[rank].holds(version.out[rank]);
-  }
-
-  const Operation& operation_;
-  std::vector<Buffer> in_, out_;
-  std::vector<char*> in_pointer_, out_pointer_;
-  uint64_t timeout_;
-};
 
 using Complaints = std::vector<std::string>;
 
@@ -151,7 +51,8 @@ Outcome make_calls(Cluster& cluster, Random& random) {
   for (int i = 0; i < 8; ++i) {
     operations.push_back(random_operation(cluster.layout(), random));
     jobs.emplace_back(operations.back(), ranks, kLong);
-    for (unsigned r = 0; r < ranks; ++r) jobs.back().add(cluster, r, operations.back(), wrong[r]);
+    for (unsigned r = 0; r < ranks; ++r)
+      jobs.back().add(cluster.gpu(r), operations.back(), wrong[r]);
   }
   outcome.run = cluster.run(kLimit);
   outcome.wrong = first_of(wrong);
@@ -196,10 +97,10 @@ Outcome without_one(uint64_t seed, uint64_t timeout, uint64_t failure) {
     jobs.emplace_back(operations.back(), ranks, i < good ? kLong : timeout);
   }
   for (unsigned r = 0; r < ranks; ++r) {
-    for (size_t i = 0; i < good; ++i) jobs[i].add(cluster, r, operations[i], wrong[r]);
+    for (size_t i = 0; i < good; ++i) jobs[i].add(cluster.gpu(r), operations[i], wrong[r]);
     if (r == absent) continue;
-    jobs[good].add_doomed(cluster, r, begun);
-    jobs[good + 1].add_idle(cluster, r, wrong[r]);
+    jobs[good].add_doomed(cluster.gpu(r), begun);
+    jobs[good + 1].add_idle(cluster.gpu(r), wrong[r]);
   }
   if (failure == device::kAborted) {
     cluster.add_host([&] {
@@ -297,7 +198,8 @@ Outcome replayed_graph(uint64_t seed) {
     for (size_t node = 0; node < graph.size(); ++node) {
       versions.push_back(graph[node]);
       renew(versions.back(), ranks, random);
-      for (unsigned r = 0; r < ranks; ++r) jobs[node].add(cluster, r, versions.back(), wrong[r]);
+      for (unsigned r = 0; r < ranks; ++r)
+        jobs[node].add(cluster.gpu(r), versions.back(), wrong[r]);
     }
   }
   outcome.run = cluster.run(kLimit);
@@ -327,7 +229,7 @@ Outcome mismatched_calls(uint64_t seed) {
   std::deque<Job> jobs;
   for (const Operation& call : calls) jobs.emplace_back(call, ranks, kLong);
   std::atomic<unsigned> begun{0};
-  for (unsigned r = 0; r < ranks; ++r) jobs[r == odd ? 1 : 0].add_doomed(cluster, r, begun);
+  for (unsigned r = 0; r < ranks; ++r) jobs[r == odd ? 1 : 0].add_doomed(cluster.gpu(r), begun);
   outcome.run = cluster.run(kLimit);
   for (unsigned r = 0; r < ranks && outcome.wrong.empty(); ++r) {
     const uint64_t mask = cluster.control(r).record.mismatched;

@@ -207,6 +207,23 @@ const std::atomic<uint64_t>& ShmTransport::credit_from(int peer) {
   return header().credits[peer].consumed;
 }
 
+void ShmTransport::push_region(int peer, const RegionWrite& w) {
+  char* const from = region() + w.from;
+  char* const theirs = peers_[static_cast<size_t>(peer)].window->data() + layout_.region();
+  const auto word = [](char* p) {
+    return std::atomic_ref<uint64_t>(*reinterpret_cast<uint64_t*>(p));
+  };
+  if (w.signal) {
+    if (w.bytes > 0) std::memcpy(theirs + w.to, from, w.bytes);
+    word(theirs + w.signal_to).store(*w.signal, std::memory_order_release);
+    return;
+  }
+  // Release: whoever sees a word may take it that its source has been read.
+  for (size_t at = 0; at < w.bytes; at += sizeof(uint64_t))
+    word(theirs + w.to + at)
+        .store(*reinterpret_cast<const uint64_t*>(from + at), std::memory_order_release);
+}
+
 bool ShmTransport::end(const std::string& reason) {
   Notice& notice = header().notice;
   WindowState expected = WindowState::open;

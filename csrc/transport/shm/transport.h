@@ -38,6 +38,8 @@ class ShmTransport : public Transport {
   const Fragment& fragment_from(int peer, uint64_t number) override;
   void push_credit(int peer, uint64_t consumed) override;
   const std::atomic<uint64_t>& credit_from(int peer) override;
+  char* region() override { return mine_->data() + layout_.region(); }
+  void push_region(int peer, const RegionWrite& write) override;
   void leave(const std::string& reason) override { end(reason); }
   bool has_processor_each() const override;
 

@@ -51,7 +51,9 @@ VerbsTransport::VerbsTransport(const Group& group, std::shared_ptr<Devices> devi
     const auto all = routes(group_.hello(low).ports, group_.hello(high).ports);
     const size_t mine = rank_ == low ? 0 : 1;
     Peer& p = peer(r);
-    p.rails.resize(std::min<size_t>(all.size(), group_.config.rails));
+    // What is written to a region is not kept to be sent again, so it goes over one rail.
+    const size_t most = group_.region_bytes > 0 ? 1 : group_.config.rails;
+    p.rails.resize(std::min(all.size(), most));
     for (size_t i = 0; i < p.rails.size(); ++i) {
       // Each pair starts with another one: so what a rank sends to its peers in one step is spread
       // over its ports also where nothing is large enough for stripes.

@@ -137,6 +137,21 @@ void VerbsTransport::send_credit(int rank) {
   post(rank, rail);
 }
 
+// As in push(), the bytes need no completion before they are overwritten.
+void VerbsTransport::push_region(int rank, const RegionWrite& w) {
+  if (!pushed(rank)) return ShmTransport::push_region(rank, w);
+  const std::lock_guard lock(mutex_);
+  constexpr size_t kRail = 0;  // the only one of a group with a region
+  if (!make_room(rank, kRail)) return;
+  Peer& to = peer(rank);
+  QueuePair& queue_pair = *to.rails[kRail].queue_pair;
+  const uint64_t theirs = to.window + layout_.region();
+  if (w.bytes > 0) queue_pair.write(Kind::payload, region() + w.from, w.bytes, theirs + w.to);
+  if (w.signal)  // I3, as in send_stripe()
+    queue_pair.write(Kind::signal, &*w.signal, sizeof *w.signal, theirs + w.signal_to);
+  post(rank, kRail);
+}
+
 // The peers elsewhere learn of it in their own windows: first what there is to say, then the state.
 void VerbsTransport::leave(const std::string& reason) {
   if (!end(reason)) return;

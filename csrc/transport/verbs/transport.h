@@ -36,6 +36,7 @@ class VerbsTransport final : public shm::ShmTransport {
   void push_fragment(int peer, uint64_t number, const Fragment& header,
                      const void* payload) override;
   void push_credit(int peer, uint64_t consumed) override;
+  void push_region(int peer, const RegionWrite& write) override;
   void leave(const std::string& reason) override;
 
  private:

@@ -7,7 +7,10 @@ import subprocess
 from pathlib import Path
 
 _BUILD = Path(__file__).resolve().parents[3] / "build" / "tests" / "tests"
-_FOLDERS = {"verbs_ranks": _BUILD / "softroce" / "guest"}
+_FOLDERS = {
+    "verbs_ranks": _BUILD / "softroce" / "guest",
+    "emulated_ranks": _BUILD / "emulation",
+}
 
 
 def path(name: str) -> str:

@@ -18,7 +18,6 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
 #include <iterator>
 #include <map>
 #include <random>
@@ -27,13 +26,14 @@
 
 #include "collective/communicator.h"
 #include "collective/point_to_point.h"
-#include "core/bootstrap.h"
 #include "core/clock.h"
 #include "core/error.h"
+#include "folder_bootstrap.h"
 
 namespace {
 
 using namespace rocenante;
+using test::FolderBootstrap;
 
 constexpr Milliseconds kTimeout{60'000};
 
@@ -42,32 +42,6 @@ struct Options {
       {"--ranks", "2"},  {"--ops", "1000"}, {"--bytes", "8"}, {"--first", "0"},   {"--here", ""},
       {"--signal", "9"}, {"--store", ""},   {"--rails", "1"}, {"--messages", "0"}};
   int number(const char* name) const { return std::atoi(values.at(name).c_str()); }
-};
-
-// Files in a folder that all ranks share.
-class FolderBootstrap final : public Bootstrap {
- public:
-  explicit FolderBootstrap(std::filesystem::path folder) : folder_(std::move(folder)) {}
-  void set(const std::string& key, const Bytes& value) override {
-    const auto fresh = folder_ / ("new." + name(key) + "." + std::to_string(getpid()));
-    std::ofstream(fresh, std::ios::binary)
-        .write(reinterpret_cast<const char*>(value.data()), static_cast<long>(value.size()));
-    std::filesystem::rename(fresh, folder_ / name(key));
-  }
-  bool check(const std::string& key) override {
-    return std::filesystem::exists(folder_ / name(key));
-  }
-  Bytes get(const std::string& key) override {
-    std::ifstream file(folder_ / name(key), std::ios::binary);
-    return {std::istreambuf_iterator<char>(file), {}};
-  }
-
- private:
-  static std::string name(std::string key) {
-    std::replace(key.begin(), key.end(), '/', '.');
-    return key;
-  }
-  std::filesystem::path folder_;
 };
 
 uint32_t element(int rank, uint64_t op, size_t i) {
