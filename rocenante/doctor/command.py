@@ -55,9 +55,7 @@ def doctor(
     raise typer.Exit(_one_host(as_json))
 
 
-def _usage(
-    ranks: int, timeout: float, png: Path | None, environ: Mapping[str, str]
-) -> str | None:
+def _usage(ranks: int, timeout: float, png: Path | None, environ: Mapping[str, str]) -> str | None:
     """What is wrong with the command line or torchrun's variables."""
     world = environ.get("WORLD_SIZE", "1")
     if not world.isdigit() or int(world) < 1:

@@ -153,7 +153,7 @@ def _nccl() -> str | None:
     try:
         import torch
 
-        found: object = torch.cuda.nccl.version()
+        found: object = torch.cuda.nccl.version()  # type: ignore[no-untyped-call]
     except (ImportError, AttributeError, RuntimeError, OSError):
         return None
     return ".".join(map(str, found)) if isinstance(found, tuple) else str(found)

@@ -57,7 +57,7 @@ def gids(facts: Facts) -> Iterator[Finding]:
             yield Finding(
                 "gid",
                 Level.WARNING,
-                f"only the link-local address {found[0].address}: it reaches one neighbour, at best",
+                f"only the link-local address {found[0].address}: it reaches a neighbour at best",
                 f"give the interface an IPv4 address: ip addr add 10.0.1.1/24 dev {on}",
                 port.name,
             )
