@@ -15,7 +15,7 @@ _START_S = 300.0  # for processes to start and import torch, all at once on few 
 
 def run_local(ranks: int, timeout: float, png: Path | None, as_json: bool) -> int:
     """Starts the ranks and waits for them; rank 0 prints. Its exit code."""
-    from torch.distributed import TCPStore
+    from torch._C._distributed_c10d import TCPStore
 
     store = TCPStore("127.0.0.1", 0, None, True, timedelta(seconds=timeout), wait_for_workers=False)
     options = ["--timeout", str(timeout)]
