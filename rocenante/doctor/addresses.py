@@ -50,11 +50,26 @@ class Gid:
         return ipaddress.ip_network((self.address, bits), strict=False)
 
 
+def is_address(text: str) -> bool:
+    try:
+        ipaddress.IPv6Address(text)
+    except ValueError:
+        return False
+    return True
+
+
 def prefix_of(host: Host, interface: str, address: Address) -> int:
     """The length of the network's part of an interface's address, from /proc/net.
 
     A host's own length (32 or 128) if the kernel has no route for it, as when the link is down.
     """
+    try:
+        return _prefix(host, interface, address)
+    except ValueError:  # these files are not what they were
+        return address.max_prefixlen
+
+
+def _prefix(host: Host, interface: str, address: Address) -> int:
     if address.version == 6:
         digits = f"{int(address):032x}"
         for line in (host.read("/proc/self/net/if_inet6") or "").splitlines():

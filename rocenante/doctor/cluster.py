@@ -77,14 +77,15 @@ def examine(
     mine = describe(meeting.rank, facts, run_checks(facts))
     meeting.tell(f"here/{meeting.rank}", mine.as_json())
     if meeting.rank != 0:
-        # Rank 0 waits for the last one before it says who is there.
-        here = meeting.hear("present", timeout + _GATHER_S, "rank 0")
+        # Rank 0 gathers as well, and waits for the last one before it says who is there.
+        here = meeting.hear("present", timeout + 2 * _GATHER_S, "rank 0")
         if meeting.rank not in here:
             raise AbsentError(f"rank {meeting.rank} came later than --timeout {timeout:g} s")
         clock.measure(meeting, here, timeout)
         pairs.follow(meeting, facts.host, timeout)
         return None
-    told = meeting.hear_all("here", list(range(meeting.size)), timeout)
+    arrived = meeting.hear_all("arrived", list(range(meeting.size)), timeout)
+    told = meeting.hear_all("here", list(arrived), _GATHER_S)
     peers = {rank: Peer.from_json(value) for rank, value in told.items()}
     meeting.tell("present", sorted(peers))
     result = Examination(meeting.size, peers, fabric.tell(peers))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -63,18 +64,22 @@ class Matrix:
 
 def matrices(ranks: Sequence[int], measured: Sequence[Measured]) -> list[Matrix]:
     """One for each rail."""
-    pairs = [(one.task.low, one.task.high) for one in measured]
-    rails = max((pairs.count(pair) for pair in set(pairs)), default=0)
+    pairs = Counter((one.task.low, one.task.high) for one in measured)
+    rails = max(pairs.values(), default=0)
     return [Matrix(ranks, measured, rail) for rail in range(rails)]
 
 
-def badness(value: float, known: Sequence[float], less_is_better: bool) -> float:
+def badness(value: float, best: float, less_is_better: bool) -> float:
     """0 for the best value, 1 for four times worse or more: by ratio, so that noise stays green."""
-    best = min(known) if less_is_better else max(known)
     if best <= 0 or value <= 0:
         return 1.0
     ratio = value / best if less_is_better else best / value
     return min((ratio - 1) / 3, 1.0)
+
+
+def _best(rows: Sequence[Sequence[float | None]], less_is_better: bool) -> float:
+    known = [value for row in rows for value in row if value is not None]
+    return (min if less_is_better else max)(known, default=0.0)
 
 
 def show(console: Console, peers: dict[int, Peer], measured: Sequence[Measured]) -> None:
@@ -87,14 +92,14 @@ def show(console: Console, peers: dict[int, Peer], measured: Sequence[Measured])
 
 def _drawn(matrix: Matrix, value: Value, less: bool) -> Text:
     rows = matrix.values(value)
-    known = [v for row in rows for v in row if v is not None]
+    best = _best(rows, less)
     wide = len(matrix.ranks) <= _WIDEST
     text = Text()
     text.append("     " + "".join(f"{r:>7}" if wide else f"{r % 10}" for r in matrix.ranks), "dim")
     for rank, row in zip(matrix.ranks, rows, strict=True):
         text.append(f"\n{rank:>4} ", "dim")
         for column, cell in zip(matrix.ranks, row, strict=True):
-            text.append(*_cell(matrix, rank, column, cell, known, less, wide))
+            text.append(*_cell(matrix, rank, column, cell, best, less, wide))
     return text
 
 
@@ -103,7 +108,7 @@ def _cell(
     rank: int,
     column: int,
     cell: float | None,
-    known: Sequence[float],
+    best: float,
     less: bool,
     wide: bool,
 ) -> tuple[str, str]:
@@ -113,7 +118,7 @@ def _cell(
         tried = matrix.at(rank, column) is not None
         sign = "failed" if tried else "?"
         return (f"{sign:>7}" if wide else sign[0].upper(), f"bold {_FAILED}")
-    colour = _COLOURS[round(badness(cell, known, less) * (len(_COLOURS) - 1))]
+    colour = _COLOURS[round(badness(cell, best, less) * (len(_COLOURS) - 1))]
     figure = f"{cell:.0f}" if cell >= 99.5 else f"{cell:.1f}"
     return (f" {figure:>6}", f"black on {colour}") if wide else ("■", colour)
 
@@ -129,7 +134,6 @@ def draw(path: Path, peers: dict[int, Peer], measured: Sequence[Measured]) -> No
 
     found = matrices(sorted(peers), measured)
     colours = LinearSegmentedColormap.from_list("heat", _COLOURS)
-    colours.set_bad("#dddddd")
     size = 3.5 + 0.35 * len(peers)
     figure, axes = plt.subplots(
         max(len(found), 1), 2, figsize=(2 * size + 1, size * max(len(found), 1)), squeeze=False
@@ -138,10 +142,11 @@ def draw(path: Path, peers: dict[int, Peer], measured: Sequence[Measured]) -> No
     for row, matrix in zip(axes, found, strict=False):
         for axis, (title, unit, less, value) in zip(row, MATRICES, strict=True):
             rows = matrix.values(value)
-            known = [v for line in rows for v in line if v is not None]
+            best = _best(rows, less)
             heat = [
-                [np.nan if v is None else badness(v, known, less) for v in line] for line in rows
+                [np.nan if v is None else badness(v, best, less) for v in line] for line in rows
             ]
+            axis.set_facecolor("#dddddd")  # shows where there is no figure
             axis.imshow(heat, cmap=colours, vmin=0, vmax=1)
             axis.set_title(f"{matrix.name}\n{title}, {unit}", fontsize=8)
             axis.set_xticks(range(len(names)), names, rotation=60, ha="right", fontsize=7)

@@ -29,6 +29,8 @@ class Meeting:
         self.store = store
         self.rank = rank
         self.size = size
+        # Told before anything else, so that a slow host is not taken for an absent one.
+        self.tell(f"arrived/{rank}", None)
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str], timeout: float) -> Meeting:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from rocenante.doctor.addresses import Gid, Network, prefix_of, roce_mtu
+from rocenante.doctor.addresses import Gid, Network, is_address, prefix_of, roce_mtu
 from rocenante.doctor.host import Host
 
 INFINIBAND = "/sys/class/infiniband"
@@ -147,7 +147,7 @@ def _or(value: int | None, otherwise: int) -> int:
 
 def _leading(text: str | None) -> float:
     """16.0 of "16.0 GT/s PCIe" """
-    found = re.match(r"[\d.]+", text or "")
+    found = re.match(r"\d+(\.\d+)?", text or "")
     return float(found[0]) if found else 0.0
 
 
@@ -186,7 +186,7 @@ def _gids(host: Host, device: str, folder: str) -> tuple[tuple[Gid, ...], str]:
     indices = [n for n in host.names(f"{folder}/gids") if n.isdigit()][:_MAX_GIDS]
     for index in indices:
         text = host.read(f"{folder}/gids/{index}") or _NO_GID
-        if text == _NO_GID:
+        if text == _NO_GID or not is_address(text):
             continue
         own = host.read(f"{folder}/gid_attrs/ndevs/{index}") or ""
         interface = interface or own
