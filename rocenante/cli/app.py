@@ -13,6 +13,7 @@ from rocenante.cli import EXTRA
 # name -> (module:function, what it is for)
 COMMANDS = {
     "bench": ("rocenante.bench.command:bench", "Measure collectives beside gloo, MPI and NCCL."),
+    "doctor": ("rocenante.doctor.command:doctor", "Find what is wrong with the network."),
     "info": ("rocenante.info:info", "Show versions, transports and the configuration in force."),
     "plan": ("rocenante.plan.command:plan", "Estimate what rocenante would bring on a cluster."),
 }
