@@ -3,12 +3,26 @@
 from __future__ import annotations
 
 import os
+import sys
+from pathlib import Path
 
+import pytest
 from hypothesis import settings
+
+sys.path.insert(0, str(Path(__file__).resolve().parent / "softroce"))
+
+from testbed import plugin
 
 # Before torch is imported: forked ranks must not inherit a pool of threads that they do not have.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 settings.register_profile("ci", max_examples=300, deadline=None, derandomize=True)
 settings.register_profile("long", max_examples=10_000, deadline=None)
-settings.load_profile("ci")
+# Between the ranks of a guest a case takes a hundred times as long.
+settings.register_profile("guest", max_examples=40, deadline=None, derandomize=True)
+settings.load_profile("guest" if "SOFTROCE_NODE" in os.environ else "ci")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Tests anywhere may ask for a guest with Soft-RoCE."""
+    config.pluginmanager.register(plugin, "softroce")

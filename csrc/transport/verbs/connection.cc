@@ -5,6 +5,7 @@
 #include <cstddef>
 
 #include "core/error.h"
+#include "core/log.h"
 #include "transport/verbs/transport.h"
 
 namespace rocenante::verbs {
@@ -117,6 +118,9 @@ void VerbsTransport::attach(int rank, const Address& theirs) {
     views_[rank].slot[epoch] = window() + layout_.slot_from(rank, epoch);
   }
   views_[rank].pushed = true;
+  log(LogLevel::info, "rank " + std::to_string(rank_) + " reaches rank " + std::to_string(rank) +
+                          " from " + way_to(rank) + " in packets of " +
+                          std::to_string(128 << p.mtu) + " bytes");
 }
 
 void VerbsTransport::open() {
