@@ -154,7 +154,7 @@ def monitored_barrier(rank: int, world: int) -> None:
 
 
 def profiled(rank: int, world: int) -> None:
-    """A collective shows up with its own name, the input's size, and torch's record of the group."""
+    """A collective shows up with its name and size, and as torch's own record, with the group."""
     with torch.autograd.profiler.profile(record_shapes=True, use_kineto=False) as profiler:
         dist.all_reduce(torch.ones(3, 4))
         dist.all_gather_into_tensor(torch.empty(world * 6), torch.ones(6), async_op=True).wait()

@@ -193,7 +193,7 @@ def buffers(rank: int, world: int) -> None:
 
 
 def sync_batch_norm(rank: int, world: int) -> None:
-    """On CPU torch has it in evaluation only; training is refused by torch, whatever the backend."""
+    """On CPU torch has it in evaluation only, and refuses training, whatever the backend."""
     plain = nn.Sequential(nn.Linear(FEATURES, HIDDEN), nn.BatchNorm1d(HIDDEN))
     plain(batch(0, ROWS)[0])
     model = nn.SyncBatchNorm.convert_sync_batchnorm(copy.deepcopy(plain))

@@ -1,6 +1,6 @@
 """PyTorch's own suite in every profile and world size: a table of counts, and the exceptions.
 
-    python tests/torch_suite/matrix.py [--world-size 4] [--profile union] [--backend gloo] [--json FILE]
+    python tests/torch_suite/matrix.py [--world-size 4] [--profile union] [--backend gloo]
 
 Each cell is a run of runner.py in a process of its own. Exit status 0 if no cell of rocenante's has
 a surprise. The file given with --json keeps the cells of other runs that it holds already, such as
@@ -103,8 +103,9 @@ def main() -> int:
                 cells.append(cell)
                 print(
                     f"{backend}, profile {profile}, world {world}: {cell['passed']} passed, "
-                    f"{len(cell['expected'])} failed as listed, {len(cell['surprises'])} surprises, "
-                    f"{cell['skipped']} skipped, {cell['seconds']} s",
+                    f"{len(cell['expected'])} failed as listed, "
+                    f"{len(cell['surprises'])} surprises, {cell['skipped']} skipped, "
+                    f"{cell['seconds']} s",
                     flush=True,
                 )
                 for name, why in cell["surprises"].items():
