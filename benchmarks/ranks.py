@@ -65,6 +65,7 @@ def document(results: dict[str, Any], load_before: list[float]) -> dict[str, Any
         "versions": machine.versions(),
         "revision": machine.git_revision(),
         "load_average": {"before": load_before, "after": machine.load_average()},
+        "niceness": os.nice(0),  # below 0: measured ahead of what else the machine did
         "env": machine.relevant_env(),
         **results,
     }

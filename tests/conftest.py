@@ -26,3 +26,16 @@ settings.load_profile("guest" if "SOFTROCE_NODE" in os.environ else "ci")
 def pytest_configure(config: pytest.Config) -> None:
     """Tests anywhere may ask for a guest with Soft-RoCE."""
     config.pluginmanager.register(plugin, "softroce")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--long", action="store_true", help="run the tests marked long as well")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leaves out long tests. In a guest whoever booted it has chosen already."""
+    if config.getoption("--long") or "SOFTROCE_NODE" in os.environ:
+        return
+    long = [item for item in items if item.get_closest_marker("long")]
+    config.hook.pytest_deselected(items=long)
+    items[:] = [item for item in items if item not in long]

@@ -9,6 +9,7 @@ from torch import nn
 
 FEATURES, HIDDEN, CLASSES = 12, 16, 8
 RATE = 0.1
+LIMIT = 240  # seconds: a guest's one processor runs all ranks, on a machine that may be busy
 
 
 def mlp(seed: int = 0) -> nn.Sequential:

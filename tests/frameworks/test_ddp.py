@@ -12,8 +12,19 @@ from collections.abc import Callable
 import pytest
 import torch
 import torch.distributed as dist
-from harness import run_ranks
-from models import FEATURES, HIDDEN, RATE, assert_same, batch, loss_of, mlp, part, train_alone
+from harness import Transport, groups, run_ranks
+from models import (
+    FEATURES,
+    HIDDEN,
+    LIMIT,
+    RATE,
+    assert_same,
+    batch,
+    loss_of,
+    mlp,
+    part,
+    train_alone,
+)
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 from torch.distributed.algorithms.join import Join
@@ -219,7 +230,7 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize("world", [2, 4])
+@groups(shm=[2, 4], verbs=[2], mixed=[])
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)
-def test_ddp(case: Callable[[int, int], None], world: int) -> None:
-    run_ranks(case, world)
+def test_ddp(case: Callable[[int, int], None], transport: Transport, world: int) -> None:
+    run_ranks(case, world, transport=transport, timeout=LIMIT)

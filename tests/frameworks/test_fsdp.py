@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed.checkpoint as dcp
-from harness import run_ranks
-from models import FEATURES, RATE, assert_same, batch, loss_of, mlp, part, train_alone
+from harness import IN_GUEST, Transport, groups, run_ranks
+from models import FEATURES, LIMIT, RATE, assert_same, batch, loss_of, mlp, part, train_alone
 from torch import nn
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 from torch.distributed.device_mesh import init_device_mesh
@@ -110,10 +110,10 @@ def accumulation_and_clipping(rank: int, world: int) -> None:
 CASES = [plain, mixed_precision, replicated_and_sharded, accumulation_and_clipping]
 
 
-@pytest.mark.parametrize("world", [2, 4])
+@groups(shm=[2, 4], verbs=[2], mixed=[])
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)
-def test_fsdp(case: Callable[[int, int], None], world: int) -> None:
-    run_ranks(case, world)
+def test_fsdp(case: Callable[[int, int], None], transport: Transport, world: int) -> None:
+    run_ranks(case, world, transport=transport, timeout=LIMIT)
 
 
 def _adam(model: nn.Module) -> torch.optim.Adam:
@@ -152,10 +152,13 @@ def load(rank: int, world: int, folder: str) -> list[torch.Tensor]:
     return [p.detach() for p in whole(model)]
 
 
-@pytest.mark.parametrize(("saved", "loaded"), [(2, 2), (4, 2), (2, 4)])
-def test_checkpoint(saved: int, loaded: int, tmp_path: Path) -> None:
-    after = run_ranks(save, saved, str(tmp_path))
-    again = run_ranks(load, loaded, str(tmp_path))
+@pytest.mark.parametrize(
+    ("transport", "saved", "loaded"),
+    [("shm", 2, 2), ("shm", 4, 2), ("shm", 2, 4), pytest.param("verbs", 2, 2, marks=IN_GUEST)],
+)
+def test_checkpoint(transport: Transport, saved: int, loaded: int, tmp_path: Path) -> None:
+    after = run_ranks(save, saved, str(tmp_path), transport=transport, timeout=LIMIT)
+    again = run_ranks(load, loaded, str(tmp_path), transport=transport, timeout=LIMIT)
     for weights in again:
         assert_same(weights, after[0])
     assert after[0][0].shape[1] == FEATURES

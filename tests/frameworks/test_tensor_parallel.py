@@ -10,8 +10,8 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from harness import run_ranks
-from models import FEATURES, HIDDEN, RATE, assert_same, batch, part
+from harness import Transport, groups, run_ranks
+from models import FEATURES, HIDDEN, LIMIT, RATE, assert_same, batch, part
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
@@ -163,7 +163,9 @@ def redistribution(rank: int, world: int) -> None:
 CASES = [colwise_and_rowwise, sequence_parallel, parallel_loss, two_dimensions, redistribution]
 
 
-@pytest.mark.parametrize("world", [2, 4])
+@groups(shm=[2, 4], verbs=[2], mixed=[])
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)
-def test_tensor_parallel(case: Callable[[int, int], None], world: int) -> None:
-    run_ranks(case, world)
+def test_tensor_parallel(
+    case: Callable[[int, int], None], transport: Transport, world: int
+) -> None:
+    run_ranks(case, world, transport=transport, timeout=LIMIT)
