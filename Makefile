@@ -16,7 +16,7 @@ DEBIAN_PACKAGES := g++ make cmake python3-venv python3-dev libgtest-dev libibver
 # One build at a time: neither ninja nor pip guards its folders against a second one.
 LOCKED := mkdir -p build && flock build/.lock
 
-.PHONY: help venv build demo test ctest pytest lint asan tsan bench softroce gpu-check torch213 \
+.PHONY: help venv build demo test ctest pytest lint asan tsan bench softroce softroce-soak gpu-check torch213 \
   torch-suite property-long clean debian
 
 help: ## list the targets
@@ -86,6 +86,11 @@ torch-suite: build ## PyTorch's own suite of c10d tests on this backend; ARGS="-
 softroce: build ctest ## what needs RDMA, on real queue pairs in a guest with Soft-RoCE
 	tests/softroce/prepare
 	python -m pytest tests/softroce
+	python -m pytest tests/collectives -m softroce
+
+softroce-soak: venv ## 10^5 checked all-reduces for each world size, also under loss: hours; goes on where it ended
+	$(LOCKED) bash scripts/ctest.sh
+	python tests/softroce/soak.py $(ARGS)
 
 property-long: build ## the random property test, 10,000 cases
 	python -m pytest tests/collectives/test_property.py --hypothesis-profile=long

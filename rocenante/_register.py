@@ -25,12 +25,16 @@ def create(group: _DistributedBackendOptions, options: object = None) -> Backend
     """
     native = _native.load()
     if options is None:
-        options = native.Options(timeout=group.timeout)
-    elif not isinstance(options, native.Options):
+        timeout = group.timeout
+    elif isinstance(options, native.Options):
+        timeout = options._timeout
+    else:
         raise TypeError(
             f'pg_options for the backend "rocenante" must be rocenante.Options, not {type(options)}'
         )
+    own = native.Options(timeout=timeout)  # a caller may give the same options to several groups
+    own.global_ranks_in_group = group.global_ranks_in_group
     backend: Backend = native.Backend(
-        group.store, group.group_rank, group.group_size, options, group.group_id
+        group.store, group.group_rank, group.group_size, own, group.group_id
     )
     return backend

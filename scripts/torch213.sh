@@ -26,4 +26,5 @@ assert x.tolist() == [1.0, 1.0, 1.0], x
 dist.destroy_process_group()
 print("torch", torch.__version__, "finds rocenante by itself")
 PYTHON
-python -m pytest tests/collectives/test_entry_point.py tests/collectives/test_communicator.py
+python -m pytest -m 'not softroce' tests/collectives/test_entry_point.py \
+  tests/collectives/test_communicator.py

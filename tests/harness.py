@@ -2,6 +2,9 @@
 
 Forking costs milliseconds where starting Python and importing torch takes seconds: torch is
 imported once, in the parent. Every run ends within its timeout, with the stacks of ranks that hang.
+
+A test that takes a transport (groups(), TRANSPORTS) runs over shared memory on this machine, and
+over RDMA or over both in a guest with Soft-RoCE, where each rank has a device of its own.
 """
 
 from __future__ import annotations
@@ -16,37 +19,45 @@ import tempfile
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Literal
 
+import pytest
 import torch
 import torch.distributed as dist
+from crew import Crew, Outcome, RankError, outcome_of
 
 StoreKind = Literal["file", "tcp"]
+Transport = Literal["shm", "verbs", "mixed"]  # mixed: even and odd ranks on two hosts, as it were
 GROUP_TIMEOUT = timedelta(seconds=30)
 
-
-@dataclass
-class Outcome:
-    """How one rank ended."""
-
-    value: Any = None  # what the function returned
-    error: str = ""  # the exception's class and text
-    trace: str = ""  # its traceback
-    signal: int = 0  # that ended the process
-    seconds: float = 0.0  # from the start of all ranks to this one's end
-    exit_code: int = 0
-
-    @property
-    def ok(self) -> bool:
-        return not (self.error or self.signal or self.exit_code)
+_crew = Crew()
+_DEVICES = 5
+IN_GUEST = pytest.mark.softroce(devices=_DEVICES, timeout=600)
+TRANSPORTS = ["shm", pytest.param("verbs", marks=IN_GUEST), pytest.param("mixed", marks=IN_GUEST)]
 
 
-class RankError(AssertionError):
-    """At least one rank failed or hung."""
+def groups(
+    shm: Sequence[int], verbs: Sequence[int] = (2,), mixed: Sequence[int] = (3,)
+) -> pytest.MarkDecorator:
+    """Gives a test its ``transport`` and ``world``: each of the world sizes over the transport."""
+    cases = [pytest.param("shm", world) for world in shm]
+    cases += [pytest.param("verbs", world, marks=IN_GUEST) for world in verbs]
+    cases += [pytest.param("mixed", world, marks=IN_GUEST) for world in mixed]
+    return pytest.mark.parametrize(("transport", "world"), cases)
+
+
+def environment(transport: Transport, rank: int) -> dict[str, str]:
+    """The variables that put a rank on the transport."""
+    if transport == "shm":
+        return {}
+    variables = {"ROCENANTE_IB_HCA": f"=rxe{rank % _DEVICES}"}
+    if transport == "verbs":
+        return {**variables, "ROCENANTE_TRANSPORT": "verbs"}
+    return {**variables, "ROCENANTE_HOST_ID": "even" if rank % 2 == 0 else "odd"}
 
 
 def shared_memory_files() -> set[str]:
@@ -82,6 +93,7 @@ def run_ranks(
     function: Callable[..., Any],
     world_size: int,
     *arguments: Any,
+    transport: Transport = "shm",
     backend: str | None = "rocenante",
     timeout: float = 60,
     store: StoreKind = "file",
@@ -96,6 +108,7 @@ def run_ranks(
         function,
         world_size,
         *arguments,
+        transport=transport,
         backend=backend,
         timeout=timeout,
         store=store,
@@ -115,6 +128,7 @@ def run_outcomes(
     function: Callable[..., Any],
     world_size: int,
     *arguments: Any,
+    transport: Transport = "shm",
     backend: str | None = "rocenante",
     timeout: float = 60,
     store: StoreKind = "file",
@@ -122,10 +136,22 @@ def run_outcomes(
 ) -> list[Outcome]:
     """As run_ranks, but with what became of each rank. Raises RankError only if one hangs."""
     with tempfile.TemporaryDirectory() as folder, no_leftovers():
+        if transport != "shm":
+            common = (world_size, arguments, transport, backend, store, folder, group_timeout)
+            each = [(function, rank, *common) for rank in range(world_size)]
+            return _crew.run(_with_group, each, timeout)
         ranks = [
             _Rank.start(
                 lambda r=rank: _with_group(
-                    function, r, world_size, arguments, backend, store, folder, group_timeout
+                    function,
+                    r,
+                    world_size,
+                    arguments,
+                    transport,
+                    backend,
+                    store,
+                    folder,
+                    group_timeout,
                 ),
                 Path(folder, f"stacks.{rank}"),
             )
@@ -139,11 +165,13 @@ def _with_group(
     rank: int,
     world_size: int,
     arguments: tuple[Any, ...],
+    transport: Transport,
     backend: str | None,
     store: StoreKind,
     folder: str,
     group_timeout: timedelta,
 ) -> Any:
+    os.environ.update(environment(transport, rank))
     if backend is None:
         return function(rank, world_size, *arguments)
     dist.init_process_group(
@@ -175,15 +203,10 @@ class _Rank:
             os.close(write)
             return _Rank(pid, read, stacks)
         os.close(read)
-        outcome = Outcome()
         with open(stacks, "w") as file:
             faulthandler.register(signal.SIGUSR1, file=file, all_threads=True)
             torch.set_num_threads(1)
-            try:
-                outcome.value = body()
-            except BaseException as error:
-                outcome.error = f"{type(error).__name__}: {error}"
-                outcome.trace = traceback.format_exc()
+            outcome = outcome_of(body)
             try:
                 data = pickle.dumps(outcome)
             except Exception as error:
@@ -232,6 +255,42 @@ def _collect(ranks: list[_Rank], timeout: float) -> list[Outcome]:
     if hung:
         raise RankError(f"ranks {hung} still ran after {timeout} s; their stacks:{stacks}")
     return outcomes
+
+
+def run_communicators(
+    function: Callable[..., Any],
+    world_size: int,
+    *arguments: Any,
+    transport: Transport = "shm",
+    timeout: float = 60,
+) -> list[Any]:
+    """function(communicator, *arguments) on each rank; results by rank.
+
+    Threads over shared memory, else processes: a rank's variables are its process's.
+    """
+    if transport == "shm":
+        return run_threads(function, world_size, *arguments, timeout=timeout)
+    with tempfile.TemporaryDirectory() as folder:
+        return run_ranks(
+            _with_communicator,
+            world_size,
+            function,
+            arguments,
+            f"{folder}/meeting",
+            transport=transport,
+            backend=None,
+            timeout=timeout,
+        )
+
+
+def _with_communicator(
+    rank: int, world_size: int, function: Callable[..., Any], arguments: tuple[Any, ...], path: str
+) -> Any:
+    from rocenante import Communicator
+
+    store = dist.FileStore(path, world_size)
+    with Communicator(rank, world_size, store, GROUP_TIMEOUT) as communicator:
+        return function(communicator, *arguments)
 
 
 def run_threads(

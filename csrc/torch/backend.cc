@@ -67,6 +67,11 @@ c10::intrusive_ptr<c10d::Backend> Backend::split(const c10::intrusive_ptr<c10d::
   auto own = c10::dynamic_intrusive_pointer_cast<BackendOptions>(options);
   if (!own)
     own = c10::make_intrusive<BackendOptions>(options ? options->timeout : options_->timeout);
+  own->global_ranks_in_group.clear();
+  for (const int rank : ranks) {
+    const auto& parents = options_->global_ranks_in_group;
+    own->global_ranks_in_group.push_back(parents.empty() ? rank : parents.at(rank));
+  }
   return c10::make_intrusive<Backend>(store, static_cast<int>(mine - ranks.begin()),
                                       static_cast<int>(ranks.size()), own, own->group_name);
 }

@@ -47,8 +47,11 @@ WorkPtr Backend::start_transfer(OpType type, const char* title, Tensors& tensors
     const DType dtype = transfer_dtype(tensor);
     const Milliseconds timeout = options_->timeout;
     PointToPoint& channel = engine_->communicator().point_to_point();
-    auto work = c10::make_intrusive<TransferWork>(
-        rank_, type, title, tensors, sequence_.load(std::memory_order_relaxed), timeout, packed);
+    const uint64_t sequence = sequence_.load(std::memory_order_relaxed);
+    const CommsRecord record(*this, options_->global_ranks_in_group, {title, sequence, true, true},
+                             tensors, tensors);
+    auto work =
+        c10::make_intrusive<TransferWork>(rank_, type, title, tensors, sequence, timeout, packed);
     auto transfer = sends ? channel.send(packed.data(), packed.bytes(), dtype, peer, tag, timeout)
                           : channel.recv(packed.data(), packed.bytes(), dtype, peer, tag, timeout);
     work->start(engine_, std::move(transfer));

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "torch/backend.h"
+#include "torch/comms_record.h"
 #include "torch/errors.h"
 
 namespace rocenante {
@@ -30,6 +31,8 @@ WorkPtr Backend::run(const Call& call, at::TensorList inputs, at::TensorList out
   const uint64_t sequence = ++sequence_;
   engine_->check_process();
   Communicator& communicator = engine_->communicator();
+  const CommsRecord record(*this, options_->global_ranks_in_group,
+                           {call.title, sequence, false, call.async}, inputs, outputs);
   if (!call.async) {
     const Profiled profiled(call.title, inputs);
     engine_->executor().run([&] { body(communicator, timeout); });

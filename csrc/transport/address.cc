@@ -93,12 +93,12 @@ class Reader {
   void finish() const {
     if (at_ != end_) malformed("it is too long");
   }
-
- private:
   [[noreturn]] static void malformed(const std::string& why) {
     throw Error(ErrorKind::system, "a peer's address in the store is malformed (" + why +
                                        "): is something else writing to the store?");
   }
+
+ private:
   const uint8_t* take(size_t count) {
     if (count > end_ - at_) malformed("it is truncated");
     const uint8_t* p = bytes_.data() + at_;
@@ -189,9 +189,11 @@ Hello decode_hello(const Bytes& blob) {
     r.read(port.device);
     r.read(port.number);
     r.read(port.mtu);
+    if (port.mtu < 1 || port.mtu > 5) Reader::malformed("an MTU that there is not");
     r.list(port.gids, [&](Gid& gid) {
       r.read(gid.bytes);
       r.read(gid.prefix);
+      if (gid.prefix > 128) Reader::malformed("a prefix longer than its address");
     });
   });
   r.read(h.verbs_problem);

@@ -3,6 +3,7 @@
 #include <sys/random.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <optional>
@@ -136,7 +137,13 @@ class Meeting {
 
   void check_config(const Hello& theirs) const {
     const Hello& mine = group_.hello(group_.rank);
-    for (size_t i = 0; i < mine.config.size() && i < theirs.config.size(); ++i) {
+    const auto variable_of = [](const auto& row) { return row.first; };
+    if (!std::ranges::equal(mine.config, theirs.config, {}, variable_of, variable_of))
+      throw Error(ErrorKind::config, "rank " + std::to_string(theirs.rank) + " and rank " +
+                                         std::to_string(group_.rank) +
+                                         " do not have the same settings to agree on: install the "
+                                         "same rocenante on every host");
+    for (size_t i = 0; i < mine.config.size(); ++i) {
       const auto& [variable, value] = mine.config[i];
       if (theirs.config[i].second != value)
         throw Error(ErrorKind::config, variable + " is \"" + theirs.config[i].second +

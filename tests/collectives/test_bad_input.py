@@ -22,7 +22,8 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
-from harness import Outcome, run_outcomes, run_ranks
+from crew import Outcome
+from harness import Transport, groups, run_outcomes, run_ranks
 from torch.distributed import ReduceOp
 
 OTHERS: dict[str, tuple[Callable[[], object], str, str]] = {
@@ -45,10 +46,10 @@ def _differ(rank: int, world: int, what: str) -> None:
 
 
 @pytest.mark.parametrize("what", OTHERS)
-@pytest.mark.parametrize("world", [2, 3])
-def test_different_calls(what: str, world: int) -> None:
+@groups(shm=[2, 3], verbs=[])
+def test_different_calls(what: str, transport: Transport, world: int) -> None:
     _, here, there = OTHERS[what]
-    for rank, outcome in enumerate(run_outcomes(_differ, world, what)):
+    for rank, outcome in enumerate(run_outcomes(_differ, world, what, transport=transport)):
         assert outcome.error.startswith("DistBackendError"), outcome
         for r in range(world):
             line = next(x for x in outcome.error.splitlines() if x.strip().startswith(f"rank {r}:"))
@@ -61,8 +62,9 @@ def _roots(rank: int, world: int) -> None:
     dist.barrier()  # a root waits for nobody: here at the latest it sees what the others did
 
 
-def test_different_roots() -> None:
-    for outcome in run_outcomes(_roots, 2):
+@groups(shm=[2])
+def test_different_roots(transport: Transport, world: int) -> None:
+    for outcome in run_outcomes(_roots, world, transport=transport):
         assert "root 0" in outcome.error
         assert "root 1" in outcome.error
 
@@ -72,8 +74,9 @@ def _splits(rank: int, world: int) -> None:
     dist.all_to_all_single(torch.empty(4), torch.ones(4), sizes, [2, 2])
 
 
-def test_splits_that_do_not_fit() -> None:
-    for outcome in run_outcomes(_splits, 2):
+@groups(shm=[2], mixed=[])
+def test_splits_that_do_not_fit(transport: Transport, world: int) -> None:
+    for outcome in run_outcomes(_splits, world, transport=transport):
         assert outcome.error.startswith("DistBackendError"), outcome
         assert "split sizes" in outcome.error
         assert "12" in outcome.error
@@ -86,8 +89,9 @@ def _different_message(rank: int, world: int) -> None:
         dist.recv(torch.ones(5), 0)
 
 
-def test_message_of_another_size() -> None:
-    outcome = run_outcomes(_different_message, 2)[1]
+@groups(shm=[2], mixed=[])
+def test_message_of_another_size(transport: Transport, world: int) -> None:
+    outcome = run_outcomes(_different_message, world, transport=transport)[1]
     assert outcome.error.startswith("DistBackendError"), outcome
     assert "16" in outcome.error
     assert "20" in outcome.error
@@ -100,8 +104,9 @@ def _skips_one(rank: int, world: int) -> None:
     dist.barrier()
 
 
-def test_skipped_call() -> None:
-    for outcome in run_outcomes(_skips_one, 2):
+@groups(shm=[2], mixed=[])
+def test_skipped_call(transport: Transport, world: int) -> None:
+    for outcome in run_outcomes(_skips_one, world, transport=transport):
         assert outcome.error.startswith("DistBackendError"), outcome
 
 
@@ -116,10 +121,10 @@ def _busy(rank: int, world: int, how: int) -> None:
         dist.all_reduce(t)
 
 
-@pytest.mark.parametrize("world", [2, 4])
-def test_killed(world: int) -> None:
+@groups(shm=[2, 4], mixed=[4])
+def test_killed(transport: Transport, world: int) -> None:
     """Survivors raise within 2 s, naming the rank."""
-    outcomes = run_outcomes(_busy, world, int(signal.SIGKILL))
+    outcomes = run_outcomes(_busy, world, int(signal.SIGKILL), transport=transport)
     assert outcomes[1].signal == signal.SIGKILL
     for rank, outcome in enumerate(outcomes):
         if rank != 1:
@@ -128,16 +133,23 @@ def test_killed(world: int) -> None:
             assert outcome.seconds - outcomes[1].seconds < 2
 
 
-def test_stopped() -> None:
-    """Within the timeout; the text says that the process is stopped."""
+@groups(shm=[3], verbs=[3])
+def test_stopped(transport: Transport, world: int) -> None:
+    """Within the timeout; the text says that the process is stopped, or that its host is alive."""
     outcomes = run_outcomes(
-        _busy, 3, int(signal.SIGSTOP), group_timeout=timedelta(seconds=1), timeout=30
+        _busy,
+        world,
+        int(signal.SIGSTOP),
+        transport=transport,
+        group_timeout=timedelta(seconds=1),
+        timeout=30,
     )
     for rank in (0, 2):
         assert outcomes[rank].error.startswith("DistBackendError"), outcomes[rank]
         assert "rank 1" in outcomes[rank].error
         assert outcomes[rank].seconds < 4
-    assert "stopped" in outcomes[0].error + outcomes[2].error
+    seen = "stopped" if transport == "shm" else "which answers"
+    assert seen in outcomes[0].error + outcomes[2].error
     assert outcomes[1].error.startswith("DistBackendError"), outcomes[1]
 
 
@@ -148,8 +160,9 @@ def _killed_in_recv(rank: int, world: int) -> None:
     dist.recv(torch.ones(3), 1)
 
 
-def test_killed_before_it_sends() -> None:
-    outcomes = run_outcomes(_killed_in_recv, 2)
+@groups(shm=[2], mixed=[])
+def test_killed_before_it_sends(transport: Transport, world: int) -> None:
+    outcomes = run_outcomes(_killed_in_recv, world, transport=transport)
     assert outcomes[0].error.startswith("DistBackendError"), outcomes[0]
     assert "rank 1" in outcomes[0].error
     assert outcomes[0].seconds - outcomes[1].seconds < 2

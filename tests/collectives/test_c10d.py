@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from expected import COUNTS, EVERY, FLOATS, INTEGERS, LARGE, SHAPES, reduced, same, tensor
-from harness import run_ranks
+from harness import Transport, groups, run_ranks
 from torch.distributed import ReduceOp
 
 # The names that torch 2.13 has, too.
@@ -339,10 +339,10 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize("world", [1, 2, 3, 4])
+@groups(shm=[1, 2, 3, 4], verbs=[2], mixed=[4])
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)
-def test_collective(case: Callable[[int, int], None], world: int) -> None:
-    run_ranks(case, world)
+def test_collective(case: Callable[[int, int], None], transport: Transport, world: int) -> None:
+    run_ranks(case, world, transport=transport)
 
 
 @pytest.mark.parametrize("store", ["file", "tcp"])

@@ -14,12 +14,18 @@ import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
-from harness import no_leftovers, run_ranks, run_threads
+from harness import (
+    Transport,
+    groups,
+    no_leftovers,
+    run_communicators,
+    run_ranks,
+    run_threads,
+)
 
 import rocenante
 from rocenante import Communicator
 
-WORLDS = [1, 2, 3]
 DTYPES = [
     "bool",
     "uint8",
@@ -205,17 +211,17 @@ def messages(c: Communicator) -> None:
         assert c.recv(other, tag=3) == left
 
 
-@pytest.mark.parametrize("world", WORLDS)
+@groups(shm=[1, 2, 3])
 @pytest.mark.parametrize(
     "case", [numpy_collectives, operators, layouts, other_arrays], ids=lambda f: f.__name__
 )
-def test_threads(case: Any, world: int) -> None:
-    run_threads(case, world)
+def test_collectives(case: Any, transport: Transport, world: int) -> None:
+    run_communicators(case, world, transport=transport)
 
 
-@pytest.mark.parametrize("world", [2, 3])
-def test_messages(world: int) -> None:
-    run_ranks(_messages, world, backend=None)
+@groups(shm=[2, 3])
+def test_messages(transport: Transport, world: int) -> None:
+    run_ranks(_messages, world, transport=transport, backend=None)
 
 
 def _from_file(rank: int, world: int, path: str) -> Communicator:
@@ -227,8 +233,9 @@ def _messages(rank: int, world: int) -> None:
         messages(c)
 
 
-def test_wrong_calls() -> None:
-    run_threads(wrong_calls, 2)
+@groups(shm=[2], mixed=[])
+def test_wrong_calls(transport: Transport, world: int) -> None:
+    run_communicators(wrong_calls, world, transport=transport)
 
 
 def wrong_calls(c: Communicator) -> None:
@@ -273,8 +280,9 @@ def wrong_calls(c: Communicator) -> None:
     np.testing.assert_array_equal(c.all_reduce(ones), np.full(4, n))  # nothing was broken
 
 
-def test_exceptions_by_kind() -> None:
-    run_threads(_kinds, 2, timeout=30)
+@groups(shm=[2], mixed=[])
+def test_exceptions_by_kind(transport: Transport, world: int) -> None:
+    run_communicators(_kinds, world, transport=transport, timeout=30)
 
 
 def _kinds(c: Communicator) -> None:

@@ -14,9 +14,7 @@ from datetime import timedelta
 import pytest
 import torch
 import torch.distributed as dist
-from harness import no_leftovers, run_ranks
-
-WORLDS = [1, 2, 3]
+from harness import Transport, groups, no_leftovers, run_ranks
 
 
 def out_of_order_waits(rank: int, world: int) -> None:
@@ -316,10 +314,10 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize("world", WORLDS)
+@groups(shm=[1, 2, 3], mixed=[])
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)
-def test_lifecycle(case: Callable[[int, int], None], world: int) -> None:
-    run_ranks(case, world)
+def test_lifecycle(case: Callable[[int, int], None], transport: Transport, world: int) -> None:
+    run_ranks(case, world, transport=transport)
 
 
 # Forks two ranks for each ending; these run it and then fall off the end of the script, so that the

@@ -20,6 +20,7 @@ import logging
 import os
 import re
 import sys
+import tempfile
 import time
 import types
 import unittest
@@ -198,9 +199,9 @@ def run(
     world_size: int,
     profile: str,
     patterns: list[str],
+    folder: str,
     limit: float = 60,
     verbose: bool = False,
-    folder: str = "/tmp",
 ) -> list[Row]:
     """Runs the suite in this process; once per process, since the suite reads the environment."""
     prepare(backend, world_size, folder)
@@ -246,15 +247,17 @@ def main() -> int:
     parser.add_argument("-v", action="store_true", help="print every test")
     options = parser.parse_args()
     start = time.monotonic()
-    rows = run(
-        options.backend,
-        options.world_size,
-        options.profile,
-        options.k,
-        options.limit,
-        options.v,
-        os.environ.get("TMPDIR", "/tmp"),
-    )
+    # The ranks meet in files of fixed names: a folder shared with another run mixes up the two.
+    with tempfile.TemporaryDirectory() as folder:
+        rows = run(
+            options.backend,
+            options.world_size,
+            options.profile,
+            options.k,
+            folder,
+            options.limit,
+            options.v,
+        )
     if options.v:
         for why, count in Counter(r.text for r in rows if r.status == "skipped").most_common():
             print(f"  skipped {count}: {why[:120]}")

@@ -76,6 +76,15 @@ TEST(Address, AnyRanksNewNonceIsANewGeneration) {
   }
 }
 
+// The blob with its last four bytes, the checksum, made right again.
+Bytes signed_again(Bytes blob) {
+  blob.resize(blob.size() - 4);
+  uint32_t hash = 2166136261u;
+  for (uint8_t byte : blob) hash = (hash ^ byte) * 16777619u;
+  for (int k = 0; k < 4; ++k) blob.push_back(static_cast<uint8_t>(hash >> (8 * k)));
+  return blob;
+}
+
 // The same for both kinds of blob.
 template <class Decode>
 class Blob {
@@ -111,17 +120,14 @@ class Blob {
     std::mt19937 random(1);
     int refused = 0;
     for (int i = 0; i < 20'000; ++i) {
-      Bytes bad(good_.begin(), good_.end() - 4);
-      if (random() % 2) bad.resize(8 + random() % bad.size());
+      Bytes bad = good_;
+      if (random() % 2) bad.resize(12 + random() % bad.size());
       for (int k = 0; k < 4; ++k) {
-        const size_t at = 8 + random() % std::max<size_t>(bad.size() - 8, 1);
-        if (at < bad.size()) bad[at] = static_cast<uint8_t>(random());
+        const size_t at = 8 + random() % std::max<size_t>(bad.size() - 12, 1);
+        if (at + 4 < bad.size()) bad[at] = static_cast<uint8_t>(random());
       }
-      uint32_t hash = 2166136261u;
-      for (uint8_t byte : bad) hash = (hash ^ byte) * 16777619u;
-      for (int k = 0; k < 4; ++k) bad.push_back(static_cast<uint8_t>(hash >> (8 * k)));
       try {
-        decode_(bad);  // a changed number may still be an address
+        decode_(signed_again(bad));  // a changed number may still be an address
       } catch (const Error&) {
         ++refused;
       }
@@ -129,18 +135,27 @@ class Blob {
     EXPECT_GT(refused, 5'000);
   }
 
+  // Any four bytes could be a length: 4 GiB there is refused, or was no length and comes back.
   void refuses_huge_lengths() {
+    int refused = 0;
     for (size_t at = 8; at + 8 <= good_.size(); ++at) {
-      Bytes bad(good_.begin(), good_.end() - 4);
+      Bytes bad = good_;
       for (size_t k = 0; k < 4; ++k) bad[at + k] = 0xff;
-      uint32_t hash = 2166136261u;
-      for (uint8_t byte : bad) hash = (hash ^ byte) * 16777619u;
-      for (int k = 0; k < 4; ++k) bad.push_back(static_cast<uint8_t>(hash >> (8 * k)));
       try {
-        decode_(bad);
+        const Bytes again = encode(decode_(signed_again(bad)));
+        EXPECT_EQ(again, signed_again(bad)) << at;
       } catch (const Error&) {
+        ++refused;
       }
     }
+    EXPECT_GT(refused, 10);
+  }
+
+  void refuses_what_follows_the_end() {
+    Bytes longer = good_;
+    longer.insert(longer.end(), 4, 0);
+    EXPECT_THROW(decode_(signed_again(longer)), Error);
+    EXPECT_THROW(decode_(longer), Error);
   }
 
   void all() {
@@ -149,6 +164,7 @@ class Blob {
     refuses_every_flipped_bit();
     survives_garbage_with_a_right_checksum();
     refuses_huge_lengths();
+    refuses_what_follows_the_end();
   }
 
  private:
@@ -160,6 +176,17 @@ TEST(Address, ADamagedHelloIsAnErrorNeverACrash) { Blob(encode(hello()), decode_
 
 TEST(Address, ADamagedAddressIsAnErrorNeverACrash) {
   Blob(encode(address()), decode_address).all();
+}
+
+TEST(Address, WhatVerbsTakesForGrantedIsChecked) {
+  Hello h = hello();
+  h.ports[0].mtu = 6;
+  EXPECT_THROW(decode_hello(encode(h)), Error);
+  h.ports[0].mtu = 0;
+  EXPECT_THROW(decode_hello(encode(h)), Error);
+  h = hello();
+  h.ports[0].gids[0].prefix = 129;
+  EXPECT_THROW(decode_hello(encode(h)), Error);
 }
 
 TEST(Address, OneKindIsNotTakenForTheOther) {

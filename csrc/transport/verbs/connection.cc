@@ -128,6 +128,9 @@ void VerbsTransport::attach(int rank, const Address& theirs) {
     views_[rank].slot[epoch] = window() + layout_.slot_from(rank, epoch);
   }
   views_[rank].pushed = true;
+  log(LogLevel::info, "rank " + std::to_string(rank_) + " reaches rank " + std::to_string(rank) +
+                          " from " + way_to(rank) + " in packets of " +
+                          std::to_string(128 << p.mtu) + " bytes");
 }
 
 void VerbsTransport::connect(int rank, size_t index, const Address& theirs) {

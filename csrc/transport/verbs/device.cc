@@ -4,6 +4,7 @@
 #include <ifaddrs.h>
 #include <net/if.h>
 #include <netinet/in.h>
+#include <unistd.h>
 
 #include <bit>
 #include <cerrno>
@@ -69,6 +70,13 @@ const char* name_of(ibv_port_state state) {
   }
 }
 
+// libibverbs tries several ways to open a device; its errno is the last one's, and misleads.
+std::string why_not_opened(const ibv_device& device, int error) {
+  const std::string file = std::string("/dev/infiniband/") + device.dev_name;
+  if (access(file.c_str(), R_OK | W_OK) != 0) error = errno;
+  return with_errno("cannot be opened: may this user read and write " + file + "?", error);
+}
+
 bool query(ibv_context* context, uint8_t number, ibv_port_attr& attributes) {
   attributes = {};
   // Not called by its name, for which <infiniband/verbs.h> has a macro. The symbol is declared for
@@ -127,8 +135,7 @@ std::shared_ptr<Devices> Devices::open(const Config& config, std::string& proble
     const std::string name = library->ibv_get_device_name(list[i]);
     Context context(library->ibv_open_device(list[i]));
     if (!context) {
-      seen += (seen.empty() ? "" : ", ") + name + " (" +
-              with_errno("cannot be opened: may this user read /dev/infiniband?", errno) + ")";
+      seen += (seen.empty() ? "" : ", ") + name + " (" + why_not_opened(*list[i], errno) + ")";
       continue;
     }
     ibv_device_attr attributes{};

@@ -1,8 +1,8 @@
-"""Runs the tests below ``guest/`` in Soft-RoCE guests.
+"""A pytest plugin that runs tests with the marker ``softroce`` in Soft-RoCE guests.
 
 Outside, each of them is collected as usual and then replaced by an item that stands for its run in
-a guest: the first one that is due boots a guest of the layout that its ``softroce`` marker asks
-for, and runs all selected tests of that layout in it. Inside a guest they are ordinary tests.
+a guest: the first one that is due boots a guest of the layout that its marker asks for, and runs
+all selected tests of that layout in it. Inside a guest they are ordinary tests.
 """
 
 from __future__ import annotations
@@ -18,16 +18,11 @@ from typing import Any
 
 import pytest
 
-_HERE = Path(__file__).resolve().parent
-if str(_HERE) not in sys.path:
-    sys.path.insert(0, str(_HERE))
-
-from testbed import outcome  # noqa: E402
-from testbed.bed import HERE, Bed, Layout  # noqa: E402
-from testbed.host import is_x86_64  # noqa: E402
+from testbed import outcome
+from testbed.bed import HERE, Bed, Layout
+from testbed.host import is_x86_64
 
 _IN_GUEST = "SOFTROCE_NODE" in os.environ
-_GUEST_TESTS = _HERE / "guest"
 _TAIL = 4000
 _verdict_key = pytest.StashKey[outcome.Verdict]()
 _boots_key = pytest.StashKey["_Boots"]()
@@ -145,22 +140,23 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers",
         "softroce(nodes=1, devices=2, netem='', mtu=4200, timeout=300): "
-        "the guests that a test below tests/softroce/guest runs in",
+        "run the test in guests with Soft-RoCE, of this layout",
     )
     config.stash[_boots_key] = _Boots(config)
 
 
 @pytest.hookimpl(trylast=True)  # after the deselection by -k and -m
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Outside, puts a GuestItem in the place of each guest test."""
+    """Outside, puts a GuestItem in the place of each test with the marker."""
     if _IN_GUEST:
         return
     boots = config.stash[_boots_key]
     for at, item in enumerate(items):
-        if _GUEST_TESTS not in item.path.parents:
+        markers = list(item.iter_markers("softroce"))
+        if not markers:
             continue
         wishes: dict[str, Any] = {}
-        for marker in reversed(list(item.iter_markers("softroce"))):  # the closest one last
+        for marker in reversed(markers):  # the closest one last
             wishes.update(marker.kwargs)
         layout = Layout(**wishes)
         assert item.parent is not None
