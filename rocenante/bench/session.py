@@ -60,8 +60,8 @@ def absent(
         return problem
     if backend == "communicator" and options.device == "cuda":
         return "communicator is measured on numpy arrays: use --device cpu"
-    if backend == "mpi" and options.device == "cuda":
-        return "mpi is measured on numpy arrays: use --device cpu"
+    if backend in dict(options.mpi) and options.device == "cuda":
+        return f"{backend} is measured on numpy arrays: use --device cpu"
     if backend == "nccl" and options.device != "cuda":
         return "nccl moves CUDA tensors only: add --device cuda"
     if options.device == "cuda" and devices() < local_ranks:
@@ -84,10 +84,11 @@ def _selected(options: Options, local_ranks: int, listener: Listener) -> list[st
 
 
 def _start(backend: str, options: Options, launch: Launch) -> Group:
-    if backend != "mpi":
+    pythons = dict(options.mpi)
+    if backend not in pythons:
         return fork_group(backend, launch)
-    installation = find_mpi(options.mpi_python)
-    return MpiGroup(installation.command(launch.ranks), installation.environment(), launch)
+    installation = find_mpi(pythons[backend])
+    return MpiGroup(backend, installation.command(launch.ranks), installation.environment(), launch)
 
 
 @contextmanager
@@ -192,9 +193,10 @@ def run_under_torchrun(
 
     backends = []
     for backend in _selected(options, place.local_world_size, listener):
-        if backend == "mpi":
+        if backend in dict(options.mpi):
             listener.note(
-                "mpi is left out: mpiexec starts its ranks, on one host; run without torchrun."
+                f"{backend} is left out: mpiexec starts its ranks, on one host; run without "
+                "torchrun."
             )
         else:
             backends.append(backend)
