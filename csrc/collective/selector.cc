@@ -21,8 +21,9 @@ size_t default_limit(size_t n, bool pushed) {
 
 Algorithm select_all_reduce(size_t bytes, int world_size, bool pushed, const Config& config) {
   const auto n = static_cast<size_t>(std::max(world_size, 2));
-  const size_t limit =
-      config.one_shot_max_bytes ? config.one_shot_max_bytes : default_limit(n, pushed);
+  size_t limit = config.one_shot_max_bytes ? config.one_shot_max_bytes : default_limit(n, pushed);
+  for (const OneShotLimit& tuned : config.one_shot_limits)
+    if (tuned.several_hosts == pushed && tuned.ranks == world_size) limit = tuned.bytes;
   return bytes <= std::min(limit, config.slot_bytes) ? Algorithm::one_shot : Algorithm::two_shot;
 }
 

@@ -37,7 +37,8 @@ def bench(
         typer.Option(
             "--backends",
             help="[bold]rocenante[/], [bold]communicator[/] (rocenante without torch.distributed), "
-            "[bold]gloo[/], [bold]mpi[/], [bold]nccl[/]; a missing peer is noted and left out.",
+            "[bold]gloo[/], [bold]mpi[/], [bold]nccl[/]; a missing peer is noted and left out. "
+            "The first two can have a setting: communicator@ROCENANTE_SLOT_BYTES=1M.",
             rich_help_panel=_WHAT,
         ),
     ] = "rocenante,gloo",

@@ -12,6 +12,7 @@ from typing import TypeVar
 from rocenante.bench.case import COLLECTIVES, ITEMSIZE, OPS, REDUCTIONS, ROOTED
 
 BACKENDS = ("rocenante", "communicator", "gloo", "mpi", "nccl")
+OURS = ("rocenante", "communicator")
 MAX_RANKS = 64
 
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
@@ -128,8 +129,25 @@ def parse_collectives(text: str) -> tuple[str, ...]:
     return _distinct(choose(name, allowed, "COLLECTIVE", "collective") for name in names)
 
 
+def base(backend: str) -> str:
+    """The backend without the setting that it is to be measured with."""
+    return backend.partition("@")[0]
+
+
+def _backend(text: str) -> str:
+    name, at, setting = text.partition("@")
+    choose(name.lower(), BACKENDS, "--backends", "backend")
+    if at and (name.lower() not in OURS or not re.fullmatch(r"ROCENANTE_\w+=.*", setting)):
+        raise OptionError(
+            "--backends",
+            f"{text!r}: rocenante and communicator can have a setting, as in "
+            "communicator@ROCENANTE_SLOT_BYTES=1M.",
+        )
+    return f"{name.lower()}{at}{setting}"
+
+
 def parse_backends(text: str) -> tuple[str, ...]:
-    names = _distinct(choose(name, BACKENDS, "--backends", "backend") for name in _names(text))
+    names = _distinct(_backend(part.strip()) for part in text.split(",") if part.strip())
     if not names:
         raise OptionError("--backends", f"name at least one of {', '.join(BACKENDS)}.")
     return names

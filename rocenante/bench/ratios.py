@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from rocenante.bench.case import NATIVELY_IN_PLACE
-
-OURS = frozenset({"communicator", "rocenante"})
+from rocenante.bench.options import OURS, base
 
 
 class Cell(NamedTuple):
@@ -59,7 +58,7 @@ def ratios(document: Mapping[str, Any], ours: str) -> dict[Cell, Ratio]:
     """The ratio of our backend `ours` to the fastest peer, in every cell that has both."""
     found = {}
     for cell, by_backend in times(document).items():
-        peers = {name: us for name, us in by_backend.items() if name not in OURS}
+        peers = {name: us for name, us in by_backend.items() if base(name) not in OURS}
         if ours in by_backend and peers:
             best = min(peers, key=lambda name: peers[name])
             found[cell] = Ratio(by_backend[ours], peers[best], best)

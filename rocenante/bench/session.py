@@ -26,11 +26,9 @@ from rocenante.bench.groups import (
     worker_channel,
 )
 from rocenante.bench.mpi_group import MpiGroup, MpiMissingError, find_mpi
-from rocenante.bench.options import Options
+from rocenante.bench.options import OURS, Options, base
 from rocenante.bench.record import Report
 from rocenante.bench.worker import pin_to_core, run_worker
-
-OURS = ("rocenante", "communicator")
 
 
 class NothingToMeasureError(RuntimeError):
@@ -56,10 +54,10 @@ def absent(
     backend: str, options: Options, local_ranks: int, devices: Callable[[], int] = _cuda_devices
 ) -> str | None:
     """Why `backend` cannot be measured here, before any process is started; None if it may."""
-    if backend in OURS and (problem := _native.why_not()) is not None:
+    if base(backend) in OURS and (problem := _native.why_not()) is not None:
         return problem
-    if backend == "communicator" and options.device == "cuda":
-        return "communicator is measured on numpy arrays: use --device cpu"
+    if base(backend) == "communicator" and options.device == "cuda":
+        return f"{backend} is measured on numpy arrays: use --device cpu"
     if backend in dict(options.mpi) and options.device == "cuda":
         return f"{backend} is measured on numpy arrays: use --device cpu"
     if backend == "nccl" and options.device != "cuda":
@@ -76,7 +74,7 @@ def _selected(options: Options, local_ranks: int, listener: Listener) -> list[st
         reason = absent(backend, options, local_ranks)
         if reason is None:
             chosen.append(backend)
-        elif backend in OURS:
+        elif base(backend) in OURS:
             raise NothingToMeasureError(f"{reason}; or leave {backend} out with --backends")
         else:
             listener.note(f"{backend} is left out: {reason}.")
@@ -102,7 +100,7 @@ def local_groups(options: Options, ranks: int, listener: Listener) -> Iterator[l
                 try:
                     groups.append(_start(backend, options, launch))
                 except (WorkerError, MpiMissingError) as error:
-                    if backend in OURS:
+                    if base(backend) in OURS:
                         raise
                     listener.note(f"{backend} is left out: {error}")
             if not groups:

@@ -14,6 +14,7 @@ from rocenante.cli import EXTRA
 COMMANDS = {
     "bench": ("rocenante.bench.command:bench", "Measure collectives beside gloo, MPI and NCCL."),
     "info": ("rocenante.info:info", "Show versions, transports and the configuration in force."),
+    "tune": ("rocenante.tune.command:tune", "Measure when to take one step or two, and keep it."),
     "plan": ("rocenante.plan.command:plan", "Estimate what rocenante would bring on a cluster."),
 }
 
