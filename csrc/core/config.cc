@@ -96,9 +96,11 @@ void parse_one_shot(Config& config, const std::string& name, std::string_view te
 std::string show_one_shot(const Config& config) {
   if (config.one_shot_limits.empty()) return std::to_string(config.one_shot_max_bytes);
   std::string text;
-  for (const OneShotLimit& limit : config.one_shot_limits)
-    text += (text.empty() ? "" : ",") + std::string(limit.several_hosts ? "hosts/" : "host/") +
-            std::to_string(limit.ranks) + ":" + std::to_string(limit.bytes);
+  for (const OneShotLimit& limit : config.one_shot_limits) {
+    if (!text.empty()) text += ',';
+    text += limit.several_hosts ? "hosts/" : "host/";
+    text += std::to_string(limit.ranks) + ':' + std::to_string(limit.bytes);
+  }
   return text;
 }
 

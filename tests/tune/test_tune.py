@@ -10,8 +10,12 @@ import sys
 from pathlib import Path
 
 import pytest
+from harness import make_store, run_outcomes
+from typer.testing import CliRunner
 
+import rocenante
 from rocenante import _native
+from rocenante.cli.app import build_app
 from rocenante.tune import limits
 from rocenante.tune.limits import Point
 
@@ -41,7 +45,7 @@ def test_the_limit_is_the_best_for_all_sizes(wins: str, limit: int) -> None:
 
 
 def test_a_large_gain_outweighs_several_small_losses() -> None:
-    measured = [Point(1, 10.0, 1.0, 1.0), Point(2, 1.0, 1.1, 1.0), Point(4, 1.0, 1.1, 1.0)]
+    measured = [Point(2, 10.0, 1.0, 1.0), Point(4, 1.0, 1.1, 1.0), Point(8, 1.0, 1.1, 1.0)]
     assert limits.best_limit(measured) == limits.NEVER
     with pytest.raises(ValueError, match="nothing was measured"):
         limits.best_limit([])
@@ -80,83 +84,64 @@ def test_where_the_file_is() -> None:
             limits.default_file(nowhere)
 
 
-def rocenante(home: Path, *arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
-    clean = {
-        name: value
-        for name, value in os.environ.items()
-        if not name.startswith(("ROCENANTE_", "XDG_")) and name not in ("RANK", "WORLD_SIZE")
-    }
-    return subprocess.run(
-        [sys.executable, "-m", "rocenante", *arguments],
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty home, in an environment without any setting."""
+    for name in list(os.environ):
+        if name.startswith(("ROCENANTE_", "XDG_")) or name in ("RANK", "WORLD_SIZE"):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("COLUMNS", "200")
+    return tmp_path
+
+
+def in_force() -> dict[str, str]:
+    """The settings of a communicator made now."""
+    return {row.name: row.value for row in rocenante.config()}
+
+
+@native
+def test_it_measures_writes_and_the_next_group_reads(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Checked to fail with a file under a name that from_environment() does not look for."""
+    saved = home / "tune.json"
+    done = subprocess.run(
+        [sys.executable, "-m", "rocenante", "tune", "--ranks", "2", "--json", str(saved)],
         cwd=ROOT,
-        env={**clean, "HOME": str(home), "COLUMNS": "200", **env},
+        env={**os.environ, "ROCENANTE_SLOT_BYTES": "16K"},  # nine sizes
         capture_output=True,
         text=True,
         timeout=240,
     )
-
-
-def in_force(home: Path, **env: str) -> dict[str, str]:
-    done = rocenante(home, "info", "--json", **env)
-    assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
-    assert found["config_problem"] is None
-    return {row["name"]: row["value"] for row in found["config"]}
-
-
-@native
-def test_it_measures_writes_and_the_next_group_reads(tmp_path: Path) -> None:
-    """Checked to fail with a file that from_environment() does not read."""
-    small = {"ROCENANTE_SLOT_BYTES": "16K"}  # nine sizes
-    saved = tmp_path / "tune.json"
-    done = rocenante(tmp_path, "tune", "--ranks", "2", "--json", str(saved), **small)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count("the defaults lose at most") == 1
     runs = json.loads(saved.read_text())["runs"]
     sizes = [row["size"] for row in runs[0]["results"]]
     assert (sizes[0], sizes[-1], len(sizes)) == (1024, 16384, 9)
-    file = tmp_path / ".config" / "rocenante" / "tune.conf"
+    file = home / ".config" / "rocenante" / "tune.conf"
     [(group, limit)] = limits.limits_in(file).items()
     assert group == "host/2"
     assert limit in (limits.NEVER, *sizes)
-    config = in_force(tmp_path)
-    assert config["ROCENANTE_TUNE_FILE"] == str(file)
-    assert config[limits.VARIABLE] == f"host/2:{limit}"
-    assert in_force(tmp_path, **{limits.VARIABLE: "4K"})[limits.VARIABLE] == "4096"
+    assert in_force()["ROCENANTE_TUNE_FILE"] == str(file)
+    assert in_force()[limits.VARIABLE] == f"host/2:{limit}"
+    monkeypatch.setenv(limits.VARIABLE, "4K")
+    assert in_force()[limits.VARIABLE] == "4096"
+
+
+def _with_own_file(rank: int, size: int, folder: str) -> None:
+    file = Path(folder) / f"{rank}.conf"
+    file.write_text(limits.content({"host/2": 4096 + rank}, []))
+    os.environ["ROCENANTE_TUNE_FILE"] = str(file)
+    store = make_store("file", folder, rank, size)
+    rocenante.Communicator(rank, size, store, timeout=30)
 
 
 @native
-def test_ranks_with_different_files_are_told_on_both(tmp_path: Path) -> None:
-    program = """
-import sys, rocenante, torch.distributed as dist
-rank = int(sys.argv[1])
-try:
-    rocenante.Communicator(rank, 2, dist.FileStore(sys.argv[2], 2), timeout=60)
-except rocenante.ConfigError as error:
-    sys.exit(str(error))
-"""
-    ranks = []
-    for rank in range(2):
-        file = tmp_path / f"{rank}.conf"
-        file.write_text(limits.content({"host/2": 4096 + rank}, []))
-        ranks.append(
-            subprocess.Popen(
-                [sys.executable, "-c", program, str(rank), str(tmp_path / "store")],
-                cwd=ROOT,
-                env={**os.environ, "ROCENANTE_TUNE_FILE": str(file)},
-                stderr=subprocess.PIPE,
-                text=True,
-            )
-        )
-    try:
-        texts = [rank.communicate(timeout=120)[1] for rank in ranks]
-    finally:
-        for process in ranks:
-            process.kill()
-    for text in texts:
-        assert limits.VARIABLE in text
-        assert "host/2:4096" in text
-        assert "host/2:4097" in text
+def test_ranks_with_different_limits_are_told_on_both(home: Path) -> None:
+    for outcome in run_outcomes(_with_own_file, 2, str(home), backend=None):
+        for said in ("ConfigError", limits.VARIABLE, "host/2:4096", "host/2:4097"):
+            assert said in outcome.error
 
 
 @native
@@ -172,9 +157,17 @@ except rocenante.ConfigError as error:
     ],
 )
 def test_what_cannot_be_done_is_a_sentence_before_anything_runs(
-    tmp_path: Path, arguments: list[str], env: dict[str, str], status: int, said: str
+    home: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    arguments: list[str],
+    env: dict[str, str],
+    status: int,
+    said: str,
 ) -> None:
-    done = rocenante(tmp_path, "tune", *arguments, **env)
-    assert (done.returncode, said in done.stderr) == (status, True), done.stderr
-    assert "Traceback" not in done.stderr
-    assert list(tmp_path.iterdir()) == []
+    monkeypatch.setenv("ROCENANTE_TUNE_FILE", "undone after the test: tune changes it")
+    monkeypatch.delenv("ROCENANTE_TUNE_FILE")
+    for name, value in env.items():
+        monkeypatch.setenv(name, value)
+    done = CliRunner().invoke(build_app(["tune"]), ["tune", *arguments])
+    assert (done.exit_code, said in done.output) == (status, True), done.output
+    assert list(home.iterdir()) == []
