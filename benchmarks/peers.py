@@ -63,8 +63,7 @@ def type_requests() -> list[Options]:
 def cell_of(collective: str, ranks: int, size: int) -> Cell:
     """The cell of a requested size: a piece has at least one element, a barrier none."""
     case = Case(collective, count_for(collective, size, "float32", ranks))
-    type_name = "uint8" if collective == "barrier" else "float"
-    return Cell(collective, ranks, type_name, case.total_bytes(ranks))
+    return Cell(collective, ranks, "float", case.total_bytes(ranks))
 
 
 def table(collective: str, found: Mapping[Cell, Ratio]) -> tuple[Table, int, int]:
