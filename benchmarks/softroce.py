@@ -88,7 +88,7 @@ def perftest(size: int, _rounds: int) -> list[float]:
     mhz = re.search(r"^cpu MHz\s*: (\S+)", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
     if mhz is None:
         raise ValueError("/proc/cpuinfo does not tell the clock's frequency")
-    command = ["ib_write_lat", "-F", "-C", "-x", "1", "-s", str(size), "-n", "200"]
+    command = ["ib_write_lat", "-F", "-C", "-x", "1", "-s", str(size), "-n", "50"]
     with subprocess.Popen(
         [*command, "-d", "rxe0"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     ) as server:

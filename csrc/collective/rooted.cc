@@ -11,15 +11,16 @@ namespace rocenante {
 
 namespace {
 // On one host the others copy one piece out while the root copies the next one in.
-constexpr size_t kBroadcastPiece = 64 << 10;
+constexpr size_t kOverlapped = 64 << 10;
 }  // namespace
 
 void Communicator::broadcast(void* data, size_t bytes, DType dtype, int root,
                              Milliseconds timeout) {
   begin(record(Collective::broadcast, bytes, dtype, root), timeout);
   auto* p = static_cast<char*>(data);
-  const size_t piece =
-      transport_->pushes() ? config_.slot_bytes : std::min(config_.slot_bytes, kBroadcastPiece);
+  // Both the same on all ranks. Ranks that share processors would only switch more often.
+  const bool overlaps = !transport_->pushes() && transport_->has_processor_each();
+  const size_t piece = overlaps ? std::min(config_.slot_bytes, kOverlapped) : config_.slot_bytes;
   Pieces(bytes, piece).for_each([&](size_t offset, size_t n) {
     char* staged = exchange_->open(n);
     if (rank_ == root) copy_bytes(staged, p + offset, n);
