@@ -26,7 +26,7 @@ from rocenante.bench.ratios import Cell, Change, Ratio, changes, ratios, regress
 
 TOLERANCE = 0.25
 ATTEMPTS = 3
-SIZES = (8, 10 << 10, 1 << 20)
+SIZES = (8, 10 << 10, 64 << 10)
 RANKS = (2, 4)
 
 Measure = Callable[[], Mapping[Cell, Ratio]]
