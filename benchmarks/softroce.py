@@ -16,7 +16,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -209,9 +209,8 @@ def in_guest(target: Path) -> int:
             measure(options, running, ranks, report, Quiet(report))
     load.append(machine.load_average())
     saved = document(report, options, started, load)
-    saved["guest"] = {name: os.environ[name] for name in sorted(os.environ) if "SOFTROCE_" in name}
-    with suppress(KeyError):
-        del saved["guest"]["SOFTROCE_CLUSTER"]  # a folder of this run
+    layout = ("SOFTROCE_DEVICES", "SOFTROCE_MTU", "SOFTROCE_NETEM")
+    saved["guest"] = {name: os.environ.get(name, "") for name in layout}
     write_json(target, saved)
     found, misses = times(saved), 0
     console = Console(width=140)
