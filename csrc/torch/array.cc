@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "core/error.h"
+#include "torch/numpy_array.h"
 #include "torch/tensors.h"
 
 namespace rocenante {
@@ -110,7 +111,9 @@ PyObject* numpy_empty() {
 }  // namespace
 
 Array::Array(PyObject* object, Use use, const char* what) : object_(object), use_(use) {
-  if (THPVariable_Check(object))
+  if (const auto numpy = numpy_fields(object))
+    open_numpy(*numpy, what);
+  else if (THPVariable_Check(object))
     open_tensor(THPVariable_Unpack(object), what);
   else
     open_buffer(object, what);
@@ -119,6 +122,21 @@ Array::Array(PyObject* object, Use use, const char* what) : object_(object), use
 
 Array::~Array() {
   if (has_buffer_) PyBuffer_Release(&buffer_);
+  if (holds_object_) Py_DECREF(object_);
+}
+
+void Array::open_numpy(const NumpyFields& array, const char* what) {
+  if (use_ != Use::read && !array.writable)
+    refuse(what, "is read-only, but the result must be written to it");
+  // Like a buffer's: numpy does not resize an array that somebody else refers to.
+  Py_INCREF(object_);
+  holds_object_ = true;
+  kind_ = Kind::numpy;
+  dtype_ = array.dtype;
+  item_bytes_ = size_of(dtype_);
+  data_ = array.data;
+  shape_.append(array.shape, array.shape + array.axes);
+  strides_.append(array.strides, array.strides + array.axes);
 }
 
 void Array::open_tensor(at::Tensor tensor, const char* what) {

@@ -14,6 +14,8 @@
 
 namespace rocenante {
 
+struct NumpyFields;
+
 // Thrown when a Python exception is set.
 struct PythonError {};
 
@@ -70,6 +72,7 @@ class Array {
 
   void open_tensor(at::Tensor tensor, const char* what);
   void open_device_tensor(const at::Tensor& tensor, const char* what);
+  void open_numpy(const NumpyFields& array, const char* what);
   void open_buffer(PyObject* object, const char* what);
   bool open_foreign(PyObject* object, const char* what);
   void check_layout(const char* what);
@@ -88,6 +91,7 @@ class Array {
   at::Tensor device_tensor_;  // the caller's, if tensor_ is its copy in CPU memory
   Py_buffer buffer_ = {};
   bool has_buffer_ = false;
+  bool holds_object_ = false;
 };
 
 }  // namespace rocenante

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 from collections.abc import Callable
 from datetime import timedelta
 from importlib.metadata import PackageNotFoundError, version
@@ -272,10 +273,21 @@ def package_version(name: str) -> str:
 
 
 def start_arm(backend: str, rank: int, size: int, store: Any, device: str, timeout: float) -> Arm:
-    """Brings up `backend` on this rank; blocks until all ranks are there."""
+    """Brings up `backend` on this rank; blocks until all ranks are there.
+
+    The setting in "communicator@NAME=VALUE" goes into this process's environment first.
+    """
     import torch
 
     torch.set_num_threads(1)  # as torchrun does: the ranks share the processors
-    if backend == "communicator":
-        return CommunicatorArm(rank, size, store, timeout)
-    return TorchArm(backend, rank, size, store, device, timeout)
+    name, _, setting = backend.partition("@")
+    if setting:
+        variable, _, value = setting.partition("=")
+        os.environ[variable] = value
+    arm: Arm = (
+        CommunicatorArm(rank, size, store, timeout)
+        if name == "communicator"
+        else TorchArm(name, rank, size, store, device, timeout)
+    )
+    arm.name = backend
+    return arm

@@ -37,7 +37,8 @@ def bench(
         typer.Option(
             "--backends",
             help="[bold]rocenante[/], [bold]communicator[/] (rocenante without torch.distributed), "
-            "[bold]gloo[/], [bold]mpi[/], [bold]nccl[/]; a missing peer is noted and left out.",
+            "[bold]gloo[/], [bold]mpi[/], [bold]nccl[/]; a missing peer is noted and left out. "
+            "The first two can have a setting: communicator@ROCENANTE_SLOT_BYTES=1M.",
             rich_help_panel=_WHAT,
         ),
     ] = "rocenante,gloo",
@@ -59,6 +60,10 @@ def bench(
     step: Annotated[
         str | None,
         typer.Option("-i", "--stepbytes", help="Or: plus this many bytes.", rich_help_panel=_WHAT),
+    ] = None,
+    sizes: Annotated[
+        str | None,
+        typer.Option("--sizes", help="Or: these, such as 8,10K,1M.", rich_help_panel=_WHAT),
     ] = None,
     dtype: Annotated[
         str,
@@ -128,10 +133,12 @@ def bench(
         ),
     ] = False,
     mpi_python: Annotated[
-        Path | None,
+        list[str] | None,
         typer.Option(
             "--mpi-python",
-            help="Python of another environment that has mpi4py, numpy and mpiexec.",
+            metavar="[NAME=]PYTHON",
+            help="Python of another environment that has mpi4py, numpy and mpiexec. With names, "
+            "several MPIs take part in one run.",
             rich_help_panel=_HOW,
         ),
     ] = None,
@@ -195,12 +202,15 @@ def bench(
       torchrun --nproc-per-node 2 -m rocenante bench --backends rocenante,gloo
     """
     try:
+        mpi = parsing.parse_mpi(mpi_python or ())
         request = parsing.check(
             Options(
                 collectives=parsing.parse_collectives(collective),
-                backends=parsing.parse_backends(backends),
+                backends=parsing.with_each_mpi(parsing.parse_backends(backends), mpi),
                 ranks=parsing.parse_ranks(ranks),
-                sizes=parsing.sweep(begin, end, factor, step),
+                sizes=parsing.size_list(sizes)
+                if sizes is not None
+                else parsing.sweep(begin, end, factor, step),
                 dtype=parsing.parse_dtype(dtype),
                 op=parsing.parse_op(op),
                 root=root,
@@ -210,7 +220,7 @@ def bench(
                 pin=pin,
                 device=parsing.choose(device, ("cpu", "cuda"), "--device", "device"),
                 timeout=timeout,
-                mpi_python=mpi_python,
+                mpi=mpi,
             )
         )
         for option, target in (("--json", json_file), ("--csv", csv_file), ("--plot", plot_file)):

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
-from rocenante.bench.case import ONLY_OUT_OF_PLACE, Case, count_for
+from rocenante.bench.case import NATIVELY_IN_PLACE, ONLY_OUT_OF_PLACE, Case, count_for
 from rocenante.bench.channel import Message
 from rocenante.bench.groups import Group
 from rocenante.bench.options import Options
@@ -77,9 +77,12 @@ class CaseRun:
     def __init__(self, options: Options, groups: Sequence[Group], case: Case) -> None:
         self._options = options
         self._groups = groups
-        self._cases = [case]
-        if case.collective not in ONLY_OUT_OF_PLACE:
-            self._cases.append(replace(case, in_place=True))
+        if options.typical_only:
+            self._cases = [replace(case, in_place=case.collective in NATIVELY_IN_PLACE)]
+        else:
+            self._cases = [case]
+            if case.collective not in ONLY_OUT_OF_PLACE:
+                self._cases.append(replace(case, in_place=True))
         self._refused: dict[str, str] = {}
         self.cells: dict[tuple[str, bool], Cell] = {}
         self._shares: dict[tuple[str, bool], list[int]] = {}

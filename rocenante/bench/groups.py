@@ -185,8 +185,9 @@ def fork_group(backend: str, launch: Launch, start: StartArm | None = None) -> S
 
     They meet through a FileStore in the launch's folder, so that no port is opened for it.
     """
-    children = Children(launch.folder / f"{backend}-{launch.ranks}.log")
-    meeting = launch.folder / f"{backend}-{launch.ranks}.store"
+    file = f"{backend}-{launch.ranks}".replace("/", "_")
+    children = Children(launch.folder / f"{file}.log")
+    meeting = launch.folder / f"{file}.store"
     pairs = [socket.socketpair() for _ in range(launch.ranks)]
 
     def default_start(rank: int, store: Any) -> Arm:

@@ -92,18 +92,21 @@ def find_mpi(python: Path | None) -> MpiInstallation:
 class MpiGroup(SocketGroup):
     """Ranks under mpiexec, which connect to a Unix socket in the launch's folder."""
 
-    def __init__(self, command: Sequence[str], env: dict[str, str], launch: Launch) -> None:
-        log = launch.folder / f"mpi-{launch.ranks}.log"
-        path = launch.folder / f"mpi-{launch.ranks}.sock"
+    def __init__(
+        self, name: str, command: Sequence[str], env: dict[str, str], launch: Launch
+    ) -> None:
+        log = launch.folder / f"{name}-{launch.ranks}.log"
+        path = launch.folder / f"{name}-{launch.ranks}.sock"
         channels: list[SocketChannel] = []
-        super().__init__("mpi", channels, Children(log))
+        super().__init__(name, channels, Children(log))
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         listener.bind(str(path))
         listener.listen(launch.ranks)
         worker = Path(__file__).with_name("mpi_worker.py")
         with listener, log.open("wb") as output:
             self._mpiexec = subprocess.Popen(
-                [*command, str(worker), "--socket", str(path), *(["--pin"] if launch.pin else [])],
+                [*command, str(worker), "--name", name, "--socket", str(path)]
+                + (["--pin"] if launch.pin else []),
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
@@ -123,7 +126,9 @@ class MpiGroup(SocketGroup):
         while len(arrived) < launch.ranks:
             if self._mpiexec.poll() is not None or time.monotonic() > deadline:
                 output = log_tail(self._children.log)
-                raise WorkerError(f"mpi: mpiexec did not start {launch.ranks} ranks:\n{output}")
+                raise WorkerError(
+                    f"{self.name}: mpiexec did not start {launch.ranks} ranks:\n{output}"
+                )
             with suppress(TimeoutError):
                 connection, _ = listener.accept()
                 connection.settimeout(launch.timeout)

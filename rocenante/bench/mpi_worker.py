@@ -1,6 +1,6 @@
 """A rank of the MPI arm, started by mpiexec, in any Python that has mpi4py and numpy.
 
-    mpiexec -n 2 PYTHON .../rocenante/bench/mpi_worker.py --socket PATH [--pin]
+    mpiexec -n 2 PYTHON .../rocenante/bench/mpi_worker.py --name NAME --socket PATH [--pin]
 
 It needs neither torch nor an installed rocenante: the modules beside it are loaded from this
 file's folder.
@@ -67,9 +67,8 @@ _BOOL_OPS = {
 class MpiArm:
     """mpi4py on numpy buffers."""
 
-    name = "mpi"
-
-    def __init__(self, mpi: Any) -> None:
+    def __init__(self, name: str, mpi: Any) -> None:
+        self.name = name
         self._mpi = mpi
         self._world = mpi.COMM_WORLD
         self.rank: int = self._world.Get_rank()
@@ -150,6 +149,7 @@ class MpiArm:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="A rank of the MPI arm of rocenante bench.")
+    parser.add_argument("--name", required=True, help="what the coordinator calls this MPI")
     parser.add_argument("--socket", required=True, help="the coordinator's Unix socket")
     parser.add_argument("--pin", action="store_true", help="confine rank i to core i")
     arguments = parser.parse_args()
@@ -161,7 +161,8 @@ def main() -> int:
         pin_to_core(rank)
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     connection.connect(arguments.socket)
-    return run_worker("mpi", rank, SocketChannel(connection), lambda: MpiArm(mpi))
+    name = arguments.name
+    return run_worker(name, rank, SocketChannel(connection), lambda: MpiArm(name, mpi))
 
 
 if __name__ == "__main__":

@@ -7,10 +7,12 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from rocenante.bench.case import COLLECTIVES, ITEMSIZE, OPS, REDUCTIONS, ROOTED
 
 BACKENDS = ("rocenante", "communicator", "gloo", "mpi", "nccl")
+OURS = ("rocenante", "communicator")
 MAX_RANKS = 64
 
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
@@ -26,6 +28,8 @@ _DTYPE_ALIASES = {
     "f8e5m2": "float8_e5m2",
 }
 _OP_ALIASES = {"prod": "product", "mean": "avg"}
+
+_Item = TypeVar("_Item")
 
 
 class OptionError(ValueError):
@@ -53,7 +57,10 @@ class Options:
     pin: bool = False
     device: str = "cpu"
     timeout: float = 120.0
-    mpi_python: Path | None = None
+    # Only the placement that comparisons use (Block.typical).
+    typical_only: bool = False
+    # The MPI backends by name, each with the Python of its environment; None: this Python.
+    mpi: tuple[tuple[str, Path | None], ...] = (("mpi", None),)
 
 
 def parse_size(text: str, option: str = "size") -> int:
@@ -96,11 +103,19 @@ def choose(text: str, allowed: Iterable[str], option: str, what: str) -> str:
     raise OptionError(option, f"unknown {what} {text!r}.{hint} There are: {', '.join(names)}.")
 
 
+def size_list(text: str) -> tuple[int, ...]:
+    """The sizes of "8,10K,1M", in their order."""
+    sizes = _distinct(parse_size(part, "--sizes") for part in text.split(","))
+    if not sizes:
+        raise OptionError("--sizes", "name at least one size.")
+    return sizes
+
+
 def _names(text: str) -> list[str]:
     return [part.strip().lower() for part in text.split(",") if part.strip()]
 
 
-def _distinct(names: Iterable[str]) -> tuple[str, ...]:
+def _distinct(names: Iterable[_Item]) -> tuple[_Item, ...]:
     return tuple(dict.fromkeys(names))
 
 
@@ -114,11 +129,58 @@ def parse_collectives(text: str) -> tuple[str, ...]:
     return _distinct(choose(name, allowed, "COLLECTIVE", "collective") for name in names)
 
 
+def base(backend: str) -> str:
+    """The backend without the setting that it is to be measured with."""
+    return backend.partition("@")[0]
+
+
+def _backend(text: str) -> str:
+    name, at, setting = text.partition("@")
+    choose(name.lower(), BACKENDS, "--backends", "backend")
+    if at and (name.lower() not in OURS or not re.fullmatch(r"ROCENANTE_\w+=.*", setting)):
+        raise OptionError(
+            "--backends",
+            f"{text!r}: rocenante and communicator can have a setting, as in "
+            "communicator@ROCENANTE_SLOT_BYTES=1M.",
+        )
+    return f"{name.lower()}{at}{setting}"
+
+
 def parse_backends(text: str) -> tuple[str, ...]:
-    names = _distinct(choose(name, BACKENDS, "--backends", "backend") for name in _names(text))
+    names = _distinct(_backend(part.strip()) for part in text.split(",") if part.strip())
     if not names:
         raise OptionError("--backends", f"name at least one of {', '.join(BACKENDS)}.")
     return names
+
+
+def parse_mpi(texts: Iterable[str]) -> tuple[tuple[str, Path | None], ...]:
+    """The MPI backends: "PYTHON" is called mpi, "NAME=PYTHON" by its name; without any, mpi is the
+    one of this Python."""
+    arms: dict[str, Path | None] = {}
+    for text in texts:
+        name, named, python = text.rpartition("=")
+        name = name if named else "mpi"
+        if not re.fullmatch(r"[a-z][a-z0-9_-]*", name) or (name in BACKENDS and name != "mpi"):
+            raise OptionError(
+                "--mpi-python",
+                f"{name!r} can't name an MPI: write NAME=PYTHON, as in openmpi=venv/bin/python.",
+            )
+        if name in arms:
+            raise OptionError("--mpi-python", f"there are two of the name {name}.")
+        if not Path(python).exists():
+            raise OptionError("--mpi-python", f"{python} does not exist.")
+        arms[name] = Path(python)
+    return tuple(arms.items()) or (("mpi", None),)
+
+
+def with_each_mpi(
+    backends: Iterable[str], mpi: tuple[tuple[str, Path | None], ...]
+) -> tuple[str, ...]:
+    """`backends` with the names of all MPI backends in place of "mpi"."""
+    names: list[str] = []
+    for backend in backends:
+        names += [name for name, _ in mpi] if backend == "mpi" else [backend]
+    return tuple(names)
 
 
 def parse_ranks(text: str) -> tuple[int, ...]:
@@ -164,8 +226,6 @@ def check(options: Options) -> Options:
         raise OptionError("--timeout", "the timeout must be more than 0 seconds.")
     if REDUCTIONS.intersection(options.collectives):
         _check_reduction(options.dtype, options.op)
-    if options.mpi_python is not None and not options.mpi_python.exists():
-        raise OptionError("--mpi-python", f"{options.mpi_python} does not exist.")
     return options
 
 

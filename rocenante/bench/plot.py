@@ -14,6 +14,8 @@ _COLOURS = {
     "communicator": "#e8871e",
     "gloo": "#3b6fb6",
     "mpi": "#2a8c6a",
+    "impi": "#2a8c6a",
+    "openmpi": "#7a9a01",
     "nccl": "#6b4fa0",
 }
 _MARKERS = {"rocenante": "o", "communicator": "D", "gloo": "s", "mpi": "^", "nccl": "v"}

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from rocenante.bench.case import NATIVELY_IN_PLACE, REDUCTIONS, ROOTED, bus_factor
+from rocenante.bench.options import base
 from rocenante.bench.stats import Stats, bandwidth, summarise
 
 # How nccl-tests writes them.
@@ -124,7 +125,8 @@ def rivalries(blocks: list[Block]) -> list[tuple[Block, Block]]:
     """(ours, peer) pairs whose speed-up is worth showing.
 
     Like is compared with like: torch.distributed backends with each other, rocenante.Communicator
-    with MPI. Where only one of ours was measured, it is compared with every peer.
+    with MPI. Where only one of ours was measured, it is compared with every peer. Ours
+    with a setting is a peer of ours without.
     """
     ours = {
         block.backend: block for block in blocks if block.backend in ("rocenante", "communicator")
@@ -132,7 +134,8 @@ def rivalries(blocks: list[Block]) -> list[tuple[Block, Block]]:
     peers = [block for block in blocks if block.backend not in ours]
     pairs = []
     for peer in peers:
-        suited = "communicator" if peer.backend == "mpi" else "rocenante"
+        through_torch = ("gloo", "nccl", "rocenante")
+        suited = "rocenante" if base(peer.backend) in through_torch else "communicator"
         subject = ours.get(suited) or next(iter(ours.values()), None)
         if subject is not None:
             pairs.append((subject, peer))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from rocenante.bench.record import Block, Cell, Report, Row
 
 NCCL_TESTS_VERSION = 3
 FORMAT_VERSION = 1
+_NUMBERS = re.compile(r"\[\n\s+([-+.\deE,\s]+?)\s+\]")
 
 
 def _cell(block: Block, row: Row, cell: Cell | None) -> dict[str, Any] | None:
@@ -91,7 +93,9 @@ def document(
 
 
 def write_json(path: Path, content: dict[str, Any]) -> None:
-    path.write_text(json.dumps(content, indent=1, allow_nan=False) + "\n")
+    """Indented, but with a list of numbers on one line: there are thousands of samples."""
+    text = json.dumps(content, indent=1, allow_nan=False)
+    path.write_text(_NUMBERS.sub(lambda m: "[" + " ".join(m[1].split()) + "]", text) + "\n")
 
 
 _CSV_COLUMNS = (

@@ -26,11 +26,9 @@ from rocenante.bench.groups import (
     worker_channel,
 )
 from rocenante.bench.mpi_group import MpiGroup, MpiMissingError, find_mpi
-from rocenante.bench.options import Options
+from rocenante.bench.options import OURS, Options, base
 from rocenante.bench.record import Report
 from rocenante.bench.worker import pin_to_core, run_worker
-
-OURS = ("rocenante", "communicator")
 
 
 class NothingToMeasureError(RuntimeError):
@@ -56,12 +54,12 @@ def absent(
     backend: str, options: Options, local_ranks: int, devices: Callable[[], int] = _cuda_devices
 ) -> str | None:
     """Why `backend` cannot be measured here, before any process is started; None if it may."""
-    if backend in OURS and (problem := _native.why_not()) is not None:
+    if base(backend) in OURS and (problem := _native.why_not()) is not None:
         return problem
-    if backend == "communicator" and options.device == "cuda":
-        return "communicator is measured on numpy arrays: use --device cpu"
-    if backend == "mpi" and options.device == "cuda":
-        return "mpi is measured on numpy arrays: use --device cpu"
+    if base(backend) == "communicator" and options.device == "cuda":
+        return f"{backend} is measured on numpy arrays: use --device cpu"
+    if backend in dict(options.mpi) and options.device == "cuda":
+        return f"{backend} is measured on numpy arrays: use --device cpu"
     if backend == "nccl" and options.device != "cuda":
         return "nccl moves CUDA tensors only: add --device cuda"
     if options.device == "cuda" and devices() < local_ranks:
@@ -76,7 +74,7 @@ def _selected(options: Options, local_ranks: int, listener: Listener) -> list[st
         reason = absent(backend, options, local_ranks)
         if reason is None:
             chosen.append(backend)
-        elif backend in OURS:
+        elif base(backend) in OURS:
             raise NothingToMeasureError(f"{reason}; or leave {backend} out with --backends")
         else:
             listener.note(f"{backend} is left out: {reason}.")
@@ -84,10 +82,11 @@ def _selected(options: Options, local_ranks: int, listener: Listener) -> list[st
 
 
 def _start(backend: str, options: Options, launch: Launch) -> Group:
-    if backend != "mpi":
+    pythons = dict(options.mpi)
+    if backend not in pythons:
         return fork_group(backend, launch)
-    installation = find_mpi(options.mpi_python)
-    return MpiGroup(installation.command(launch.ranks), installation.environment(), launch)
+    installation = find_mpi(pythons[backend])
+    return MpiGroup(backend, installation.command(launch.ranks), installation.environment(), launch)
 
 
 @contextmanager
@@ -101,7 +100,7 @@ def local_groups(options: Options, ranks: int, listener: Listener) -> Iterator[l
                 try:
                     groups.append(_start(backend, options, launch))
                 except (WorkerError, MpiMissingError) as error:
-                    if backend in OURS:
+                    if base(backend) in OURS:
                         raise
                     listener.note(f"{backend} is left out: {error}")
             if not groups:
@@ -192,9 +191,10 @@ def run_under_torchrun(
 
     backends = []
     for backend in _selected(options, place.local_world_size, listener):
-        if backend == "mpi":
+        if backend in dict(options.mpi):
             listener.note(
-                "mpi is left out: mpiexec starts its ranks, on one host; run without torchrun."
+                f"{backend} is left out: mpiexec starts its ranks, on one host; run without "
+                "torchrun."
             )
         else:
             backends.append(backend)

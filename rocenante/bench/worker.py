@@ -23,6 +23,7 @@ import numpy.typing as npt
 from rocenante.bench import verify
 from rocenante.bench.case import UNSYNCHRONISED, Case, UnsupportedError, allocate
 from rocenante.bench.channel import Channel, Message
+from rocenante.bench.options import OURS, base
 
 _PR_SET_PDEATHSIG = 1
 _CACHED_OPERATIONS = 2  # out of place and in place of the size at hand
@@ -144,7 +145,7 @@ def answer(arm: Arm, operations: dict[Case, Operation], message: Message) -> Mes
 def _refusals(arm: Arm) -> tuple[type[Exception], ...]:
     """What means "no such operation here" when the first call raises it; peers are not strict."""
     certain = (UnsupportedError, NotImplementedError, TypeError, ValueError)
-    return certain if arm.name in ("rocenante", "communicator") else (*certain, RuntimeError)
+    return certain if base(arm.name) in OURS else (*certain, RuntimeError)
 
 
 def serve(arm: Arm, channel: Channel) -> None:

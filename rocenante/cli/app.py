@@ -15,6 +15,7 @@ COMMANDS = {
     "bench": ("rocenante.bench.command:bench", "Measure collectives beside gloo, MPI and NCCL."),
     "doctor": ("rocenante.doctor.command:doctor", "Find what is wrong with the network."),
     "info": ("rocenante.info:info", "Show versions, transports and the configuration in force."),
+    "tune": ("rocenante.tune.command:tune", "Measure when to take one step or two, and keep it."),
     "plan": ("rocenante.plan.command:plan", "Estimate what rocenante would bring on a cluster."),
 }
 

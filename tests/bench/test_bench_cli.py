@@ -189,6 +189,23 @@ def test_the_mpi_arm_runs_in_an_environment_of_its_own(tmp_path: Path) -> None:
     assert "p50 latency of all_reduce, 1 ranks" in done.stdout
 
 
+def test_several_mpis_in_one_run(tmp_path: Path) -> None:
+    folders = {name: tmp_path / name for name in ("impi", "openmpi")}
+    pythons = []
+    for name, folder in folders.items():
+        folder.mkdir()
+        pythons += ["--mpi-python", f"{name}={fake_mpi(folder)}"]
+    target = tmp_path / "out.json"
+    done = rocenante(
+        *("bench", "--sizes", "1K,8", "-n", "4", "--ranks", "1", "--backends", "gloo,mpi"),
+        *(*pythons, "--json", str(target)),
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    runs = json.loads(target.read_text())["runs"]
+    assert [run["config"]["backend"] for run in runs] == ["gloo", "impi", "openmpi"]
+    assert [row["size"] for run in runs for row in run["results"]] == [1024, 8] * 3
+
+
 def test_a_wrong_mpi_result_is_counted_and_fails_the_run(tmp_path: Path) -> None:
     python = fake_mpi(tmp_path, bias=1)
     done = rocenante(

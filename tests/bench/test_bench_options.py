@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from rocenante.bench import options
@@ -62,6 +64,29 @@ def test_bad_ranks_are_refused(text: str) -> None:
     with pytest.raises(OptionError) as refusal:
         options.parse_ranks(text)
     assert refusal.value.option == "--ranks"
+
+
+def test_sizes_keep_their_order_and_lose_duplicates() -> None:
+    assert options.size_list("1M, 8,8,10K") == (1 << 20, 8, 10 << 10)
+    with pytest.raises(OptionError, match="'' is not a size"):
+        options.size_list("8,,4")
+
+
+def test_mpis_have_names_of_their_own(tmp_path: Path) -> None:
+    assert options.parse_mpi([]) == (("mpi", None),)
+    assert options.parse_mpi([str(tmp_path)]) == (("mpi", tmp_path),)
+    several = options.parse_mpi([f"impi={tmp_path}", f"openmpi={tmp_path}"])
+    assert several == (("impi", tmp_path), ("openmpi", tmp_path))
+    assert options.with_each_mpi(("gloo", "mpi"), several) == ("gloo", "impi", "openmpi")
+    for bad, sentence in (
+        ([f"gloo={tmp_path}"], "can't name an MPI"),
+        ([f"={tmp_path}"], "can't name an MPI"),
+        ([f"a={tmp_path}", f"a={tmp_path}"], "two of the name a"),
+        (["a=/nonexistent"], "/nonexistent does not exist"),
+    ):
+        with pytest.raises(OptionError, match=sentence) as refusal:
+            options.parse_mpi(bad)
+        assert refusal.value.option == "--mpi-python"
 
 
 def test_names_are_normalised_and_near_misses_suggested() -> None:
