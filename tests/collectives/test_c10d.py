@@ -339,7 +339,7 @@ CASES = [
 ]
 
 
-@groups(shm=[1, 2, 3, 4], verbs=[2], mixed=[4])
+@groups(shm=[1, 2, 3, 4], verbs=[2], mixed=[3])
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)
 def test_collective(case: Callable[[int, int], None], transport: Transport, world: int) -> None:
     run_ranks(case, world, transport=transport)

@@ -39,15 +39,7 @@ class Configuration:
     netem: str
 
 
-# What takes longest comes last.
-CONFIGURATIONS = [
-    Configuration(2, ""),
-    Configuration(4, ""),
-    Configuration(2, "loss 1%"),
-    Configuration(8, ""),
-    Configuration(4, "loss 1%"),
-    Configuration(8, "loss 1%"),
-]
+CONFIGURATIONS = [Configuration(n, netem) for netem in ("", "loss 1%") for n in (2, 4, 8)]
 
 
 def command(program: Path, configuration: Configuration, ops: int, seed: int) -> list[str]:
@@ -57,7 +49,7 @@ def command(program: Path, configuration: Configuration, ops: int, seed: int) ->
 
 
 def part(program: Path, configuration: Configuration, ops: int, seed: int) -> dict[str, Any]:
-    """One boot's operations: seed, ops, bytes (of the messages, per rank), wrong, seconds.
+    """One boot: seed, ops, bytes (of the messages, per rank), wrong (elements), seconds, revision.
 
     Raises RuntimeError with what was said if a rank failed without a wrong element.
     """
@@ -75,6 +67,7 @@ def part(program: Path, configuration: Configuration, ops: int, seed: int) -> di
         "bytes": int(size),
         "wrong": wrong,
         "seconds": float(seconds),
+        "revision": machine.git_revision(),
     }
 
 
@@ -90,23 +83,24 @@ def work(
 ) -> Iterator[dict[str, Any]]:
     """Runs what is missing of the result; yields each configuration's entry when it has grown."""
     ending = time.monotonic() + args.seconds
+    entries = {}
     for configuration in CONFIGURATIONS:
-        if configuration.ranks not in args.ranks:
-            continue
-        entry = next(
-            (e for e in result["runs"] if Configuration(e["ranks"], e["netem"]) == configuration),
-            None,
-        )
-        if entry is None:
-            entry = total(configuration, [])
-            result["runs"].append(entry)
-        while entry["ops"] < args.ops and not entry["wrong"]:
-            if time.monotonic() > ending:
-                return
-            count = min(args.part, args.ops - entry["ops"])
-            new = part(program, configuration, count, len(entry["parts"]) + 1)
-            entry.update(total(configuration, [*entry["parts"], new]))
-            yield entry
+        if configuration.ranks in args.ranks:
+            mine = [
+                e for e in result["runs"] if Configuration(e["ranks"], e["netem"]) == configuration
+            ]
+            entries[configuration] = mine[0] if mine else total(configuration, [])
+            result["runs"] += [] if mine else [entries[configuration]]
+    while time.monotonic() < ending:
+        missing = {c: e for c, e in entries.items() if e["ops"] < args.ops and not e["wrong"]}
+        if not missing:
+            return
+        # Wherever a run is ended, all configurations have come about as far.
+        configuration, entry = min(missing.items(), key=lambda item: item[1]["ops"])
+        count = min(args.part, args.ops - entry["ops"])
+        new = part(program, configuration, count, len(entry["parts"]) + 1)
+        entry.update(total(configuration, [*entry["parts"], new]))
+        yield entry
 
 
 def main() -> int:
@@ -138,7 +132,7 @@ def main() -> int:
             new = args.result.with_suffix(".new")
             new.write_text(json.dumps(result, indent=1) + "\n")
             new.rename(args.result)
-            rate = entry["seconds"] / entry["ops"] * 1e3
+            rate = 1e3 * entry["seconds"] / max(entry["ops"], 1)
             said = f"{entry['ranks']} ranks, {entry['netem'] or 'no loss'}: {entry['ops']} of "
             said += f"{args.ops} operations, {entry['wrong']} wrong elements, {rate:.2f} ms each"
             print(said, flush=True)
