@@ -49,8 +49,10 @@ test: ## the C++ tests and the Python tests
 ctest: venv
 	$(LOCKED) bash scripts/ctest.sh
 
-pytest: build # a file of tests at a time on each core, as make softroce and pytest alone run them
-	python -m pytest -n $(MAX_JOBS) --dist loadfile --no-loadscope-reorder
+PYTEST := python -m pytest -n $(MAX_JOBS) --dist loadscope --no-loadscope-reorder
+
+pytest: build
+	$(PYTEST)
 
 guest: # its tests say why if there is none
 	-tests/softroce/prepare
@@ -104,10 +106,11 @@ torch213: debian ## the same tree against torch 2.13, in .venv213: build, and a 
 torch-suite: build ## PyTorch's own suite of c10d tests on this backend; ARGS="--world-size 4"
 	python tests/torch_suite/runner.py $(ARGS)
 
-softroce: build ctest ## what needs RDMA, on real queue pairs in a guest with Soft-RoCE
-	tests/softroce/prepare
-	python -m pytest tests/softroce
-	python -m pytest tests/collectives -m softroce
+softroce: ## what needs RDMA, on real queue pairs in a guest with Soft-RoCE
+	$(MAKE) -j2 guest build
+	$(LOCKED) BUILD_ONLY=1 bash scripts/ctest.sh
+	$(PYTEST) tests/softroce
+	python -m pytest -m softroce --ignore tests/softroce
 
 softroce-soak: venv ## 10^5 checked all-reduces for each world size, also under loss: hours; goes on where it ended
 	$(LOCKED) bash scripts/ctest.sh

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -46,3 +48,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         config.hook.pytest_deselected(items=long)
         items[:] = [item for item in items if item not in long]
     items.sort(key=lambda item: not any(part in _SLOW for part in item.path.parts))
+
+
+@pytest.hookimpl(optionalhook=True)  # of pytest-xdist
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """A file at a time to each worker; but all tests in guests to one, which boots each just once."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Scheduling(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            in_guest = "softroce/guest/" in nodeid or re.search(r"\[[^]]*\b(verbs|mixed)\b", nodeid)
+            return "guests" if in_guest else nodeid.split("::", 1)[0]
+
+    return Scheduling(config, log)
