@@ -106,17 +106,28 @@ def test_one_rail_if_no_more_are_wanted() -> None:
     assert used in ([True, False, True, False], [False, True, False, True])
 
 
-@pytest.mark.parametrize("program", ["test_exchange", "test_point_to_point"])
-def test_the_unit_tests_pass(program: str) -> None:
-    """The tests that pass over one rail pass over two."""
-    done = programs.run(program, timeout=240, ROCENANTE_TEST_TRANSPORT="rails")
+@pytest.mark.parametrize(
+    ("program", "tests"),
+    [
+        ("test_exchange", "I1.*:I3.*:I6.WhatAPeerPublished*"),
+        ("test_point_to_point", "*SameTag*:*AnySource*:*ALargeSend*"),
+    ],
+)
+def test_the_unit_tests_that_depend_on_order_pass(program: str, tests: str) -> None:
+    """What one connection orders by itself, two do not: a rank's leaving after its last signal."""
+    done = programs.run(
+        program, f"--gtest_filter={tests}", timeout=240, ROCENANTE_TEST_TRANSPORT="rails"
+    )
     assert done.returncode == 0, done.stdout[-4000:]
     assert "[  PASSED  ]" in done.stdout
 
 
 @pytest.mark.parametrize("device", [0, 3])
 def test_a_rail_that_dies_is_dropped_and_nothing_is_lost(device: int) -> None:
-    """Either rail, at either end: both ranks say so, and go on."""
+    """Either rail, at either end: both ranks say so, and go on.
+
+    Seen to fail: with nothing sent again by mend() the run stands still until its time is up.
+    """
     process = _soak(300)
     _wait_for_traffic(process)
     with _down(device):
