@@ -119,7 +119,7 @@ class Meeting {
       Bytes& heard = heard_[static_cast<size_t>(r)];
       if (r == group_.rank || is_attached(r)) continue;
       auto blob = look("hello/", r);
-      if (!blob || *blob == heard) continue;
+      if (!blob || (*blob == heard && !heard.empty())) continue;
       Hello hello = decode_hello(*blob);
       if (hello.rank != static_cast<uint32_t>(r) ||
           hello.size != static_cast<uint32_t>(group_.size())) {

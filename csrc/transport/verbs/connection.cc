@@ -277,8 +277,12 @@ std::optional<Loss> VerbsTransport::lost(int rank) {
 std::string VerbsTransport::about(int rank) {
   if (!pushed(rank)) return ShmTransport::about(rank);
   const std::lock_guard lock(mutex_);
+  const Peer& p = peer(rank);
+  const char* answers = !p.error.empty()        ? ", which does not answer"
+                        : p.queue_pair->quiet() ? ", which answers"
+                                                : ", which acknowledges late or not at all";
   return "pid " + std::to_string(group_.hello(rank).pid) + " on " + group_.hello(rank).hostname +
-         (peer(rank).error.empty() ? ", which answers" : ", which does not answer");
+         answers;
 }
 
 }  // namespace rocenante::verbs
