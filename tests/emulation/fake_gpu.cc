@@ -13,7 +13,7 @@ namespace rocenante::test {
 
 namespace {
 
-constexpr unsigned kThreads = 4;
+constexpr unsigned kThreads = 2;
 
 std::mutex mutex;
 std::map<int, std::unique_ptr<Gpu>> gpus;  // by rank

@@ -11,7 +11,7 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 
-LIMIT_SECONDS = 15
+LIMIT_SECONDS = 10
 # Bug, the program and the tests that must find it.
 PLAIN, THREAD, EXECUTOR = range(3)
 MUTATIONS = [

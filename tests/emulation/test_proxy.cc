@@ -127,26 +127,38 @@ TEST(Proxy, ThatIsStoppedForSecondsLosesNothing) {
   EXPECT_EQ(wrong, "");
 }
 
-double processor_seconds(pid_t thread) {
-  std::string line;
-  std::getline(std::ifstream("/proc/self/task/" + std::to_string(thread) + "/schedstat"), line);
-  return std::stod(line) / 1e9;
+struct Seconds {
+  double run = 0, wait = 0;  // on a processor; for one
+};
+Seconds seconds_of(pid_t thread) {
+  std::ifstream file("/proc/self/task/" + std::to_string(thread) + "/schedstat");
+  Seconds s;
+  file >> s.run >> s.wait;
+  return {s.run / 1e9, s.wait / 1e9};
 }
 
-// One that only spins takes a whole processor.
+// One that only spins takes a whole processor, or waits for one; it never sleeps.
 TEST(Proxy, SleepsWhileIdleAndMissesNothing) {
   ProxiedRanks ranks(2);
   ASSERT_EQ(make_calls(ranks, 1, 4), "");
   std::this_thread::sleep_for(milliseconds(200));
-  double used = 0;
-  for (const pid_t thread : proxy_threads()) used -= processor_seconds(thread);
+  const auto threads = proxy_threads();
+  std::vector<Seconds> before;
+  for (const pid_t thread : threads) before.push_back(seconds_of(thread));
+  const uint64_t start = nanoseconds();
   std::this_thread::sleep_for(seconds(1));
-  for (const pid_t thread : proxy_threads()) used += processor_seconds(thread);
-  std::printf("two idle proxies take %.1f ms of processor time in a second\n", used * 1e3);
+  for (size_t i = 0; i < threads.size(); ++i) {
+    const Seconds after = seconds_of(threads[i]);
+    const double run = after.run - before[i].run, wait = after.wait - before[i].wait;
+    const double all = double(nanoseconds() - start) / 1e9;
+    std::printf("an idle proxy runs %.1f ms in %.0f ms, and waits %.1f ms to run\n", run * 1e3,
+                all * 1e3, wait * 1e3);
 #ifndef __SANITIZE_THREAD__
-  EXPECT_LT(used / 2, 0.03);
+    EXPECT_LT(run / all, 0.03);
 #endif
-  EXPECT_GT(used, 0) << "nothing was measured";
+    EXPECT_GT(run, 0) << "nothing was measured";
+    EXPECT_GT(all - run - wait, 0.1 * all) << "it hardly sleeps";
+  }
   EXPECT_EQ(make_calls(ranks, 2, 4), "");  // nobody woke them
 }
 
