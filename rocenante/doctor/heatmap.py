@@ -77,6 +77,10 @@ def badness(value: float, best: float, less_is_better: bool) -> float:
     return min((ratio - 1) / 3, 1.0)
 
 
+def _figure(value: float) -> str:
+    return f"{value:.0f}" if value >= 99.5 else f"{value:.1f}"
+
+
 def _best(rows: Sequence[Sequence[float | None]], less_is_better: bool) -> float:
     known = [value for row in rows for value in row if value is not None]
     return (min if less_is_better else max)(known, default=0.0)
@@ -119,8 +123,7 @@ def _cell(
         sign = "failed" if tried else "?"
         return (f"{sign:>7}" if wide else sign[0].upper(), f"bold {_FAILED}")
     colour = _COLOURS[round(badness(cell, best, less) * (len(_COLOURS) - 1))]
-    figure = f"{cell:.0f}" if cell >= 99.5 else f"{cell:.1f}"
-    return (f" {figure:>6}", f"black on {colour}") if wide else ("■", colour)
+    return (f" {_figure(cell):>6}", f"black on {colour}") if wide else ("■", colour)
 
 
 def draw(path: Path, peers: dict[int, Peer], measured: Sequence[Measured]) -> None:
@@ -154,7 +157,7 @@ def draw(path: Path, peers: dict[int, Peer], measured: Sequence[Measured]) -> No
             for r, line in enumerate(rows):
                 for c, cell in enumerate(line):
                     if r != c and len(names) <= 16:
-                        text = "failed" if cell is None else f"{cell:.3g}"
+                        text = "failed" if cell is None else _figure(cell)
                         axis.text(c, r, text, ha="center", va="center", fontsize=7)
     figure.tight_layout()
     figure.savefig(path, dpi=120)

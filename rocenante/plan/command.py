@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import typer
 from rich.console import Console
@@ -18,7 +18,7 @@ from rocenante.plan.benchfit import BenchFit, fit_samples, read_samples
 from rocenante.plan.calibration import Calibration, calibrate
 from rocenante.plan.errors import PlanError
 from rocenante.plan.fabric import Fabric, parse_fabric, parse_nodes
-from rocenante.plan.model import check_precision, load_model
+from rocenante.plan.model import Model, check_precision, load_model
 from rocenante.plan.predict import Machine
 from rocenante.plan.published import load_published
 
@@ -83,13 +83,15 @@ def plan(
             _published(calibration, console, result)
         elif simulate:
             machine = _machine(calibration, bench)
+            _check_folder(plot)
             _simulate(machine, counts, cabling, seed, plot, bench, console, result)
         else:
             work = _workload(model, precision, context, concurrency)
             machine = _machine(calibration, bench)
+            routing = _routing(route_to, groups, share) if route_to else None
             _predict(machine, work, counts, cabling, console, result)
-            if route_to:
-                _route(machine, work, route_to, groups, share, cabling, console, result)
+            if routing:
+                _route(machine, work, routing, cabling, console, result)
         result["parameters"] = [vars(parameter) for parameter in calibration.parameters]
     except PlanError as error:
         typer.echo(f"rocenante plan: {error}", err=True)
@@ -159,19 +161,33 @@ def _predict(
     result["predictions"] = [row.as_json() for row in rows]
 
 
+class Routing(NamedTuple):
+    """What --route-to, --groups and --share say."""
+
+    small: Model
+    groups: capacity.Groups
+    shares: list[float]
+
+
+def _routing(small: str, groups: str, shares: str) -> Routing:
+    return Routing(load_model(small), capacity.parse_groups(groups), capacity.parse_shares(shares))
+
+
+def _check_folder(plot: Path) -> None:
+    """Before minutes of simulation, not after."""
+    if not plot.resolve().parent.is_dir():
+        raise PlanError(f"cannot write {plot}: there is no folder {plot.parent}.")
+
+
 def _route(
     machine: Machine,
     work: outcome.Workload,
-    small_name: str,
-    groups_text: str,
-    share_text: str,
+    routing: Routing,
     fabric: Fabric,
     console: Console,
     result: dict[str, Any],
 ) -> None:
-    groups = capacity.parse_groups(groups_text)
-    shares = capacity.parse_shares(share_text)
-    small = load_model(small_name)
+    small, groups, shares = routing
     rows = outcome.routed(machine, work, small, groups, shares, fabric)
     report.show_routing(console, groups, small.name, rows)
     result["routing"] = {

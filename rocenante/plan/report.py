@@ -15,6 +15,7 @@ from rocenante.plan.outcome import Check, Prediction, Workload
 from rocenante.plan.published import Published
 from rocenante.plan.sweep import Point, break_even, bytes_text
 
+POOR_FIT = 0.25  # of a measured time; runs that the model describes stay below
 ORIGINS = ("fitted", "published", "assumed")
 
 
@@ -188,6 +189,11 @@ def show_fit(console: Console, fit: BenchFit) -> None:
             f"({len(fit.nccl)} points)"
         )
     console.print(f"Fitted to the bench run: {'; '.join(parts)}; worst error {worst:.1%}.")
+    if worst > POOR_FIT:
+        console.print(
+            "[yellow]The run does not follow the model, so neither will its predictions: was "
+            "another load there, or more ranks than processors?[/yellow]"
+        )
 
 
 def show_sweep(console: Console, points: list[Point]) -> None:

@@ -9,7 +9,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from rocenante.doctor.checks import run_checks
 from rocenante.doctor.facts import Facts, Software, gather
+from rocenante.doctor.finding import Finding, Level
 from rocenante.doctor.host import Host
 
 SOFTWARE = Software(
@@ -200,3 +202,22 @@ GB10: Mapping[str, object] = {
     "gpudirect_rdma": 0,
     "dma_buf": 0,
 }
+
+
+def bad(machine: Machine) -> list[Finding]:
+    return [f for f in run_checks(machine.facts()) if f.level is not Level.OK]
+
+
+def the(machine: Machine, check: str, level: Level, subject: str = "") -> Finding:
+    """The one finding that is worse than OK."""
+    found = bad(machine)
+    assert [(f.check, f.level, f.subject) for f in found] == [(check, level, subject)], found
+    assert found[0].fix
+    assert "\n" not in found[0].why + found[0].fix
+    return found[0]
+
+
+def ok(machine: Machine, check: str) -> str:
+    found = [f for f in run_checks(machine.facts()) if f.check == check]
+    assert all(f.level is Level.OK for f in found)
+    return "\n".join(f"{f.subject}: {f.why}" for f in found)

@@ -7,38 +7,14 @@ so a check that says nothing, or too much, fails.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from fake_host import GB10, Machine, spark
+from fake_host import Machine, bad, ok, the
 
 from rocenante.doctor.checks import CHECKS, run_checks
 from rocenante.doctor.finding import Finding, Level, exit_code
-
-
-@pytest.fixture
-def machine(tmp_path: Path) -> Machine:
-    return spark(tmp_path)
-
-
-def bad(machine: Machine) -> list[Finding]:
-    return [f for f in run_checks(machine.facts()) if f.level is not Level.OK]
-
-
-def the(machine: Machine, check: str, level: Level, subject: str = "") -> Finding:
-    """The one finding that is worse than OK."""
-    found = bad(machine)
-    assert [(f.check, f.level, f.subject) for f in found] == [(check, level, subject)], found
-    assert found[0].fix
-    assert "\n" not in found[0].why + found[0].fix
-    return found[0]
-
-
-def ok(machine: Machine, check: str) -> str:
-    found = [f for f in run_checks(machine.facts()) if f.check == check]
-    assert all(f.level is Level.OK for f in found)
-    return "\n".join(f"{f.subject}: {f.why}" for f in found)
 
 
 def test_a_healthy_spark(machine: Machine) -> None:
@@ -345,49 +321,6 @@ def test_software_that_cannot_be_used(machine: Machine) -> None:
     assert "torch 2.13" in the(machine, "software", Level.ERROR).why
     machine.software = dataclasses.replace(machine.software, problem="", no_verbs="no libibverbs")
     assert "no libibverbs" in the(machine, "software", Level.ERROR).why
-
-
-def gpu(change: Mapping[str, object]) -> dict[str, object]:
-    return {**GB10, **change}
-
-
-H200 = {"integrated": 0, "major": 9, "minor": 0}
-
-
-@pytest.mark.parametrize(
-    ("change", "peermem", "expected"),
-    [
-        ({**H200, "dma_buf": 1}, False, "by dma-buf;"),
-        ({**H200, "gpudirect_rdma": 1}, True, "by nvidia-peermem;"),
-        ({**H200, "gpudirect_rdma": 1, "dma_buf": 1}, True, "by dma-buf and nvidia-peermem;"),
-    ],
-)
-def test_gpu_memory_that_nics_reach(
-    machine: Machine, change: Mapping[str, object], peermem: bool, expected: str
-) -> None:
-    machine.gpu(**gpu(change))
-    if peermem:
-        machine.write("/sys/module/nvidia_peermem/refcnt", "0")
-    assert expected in ok(machine, "gpu-memory")
-
-
-def test_gpu_memory_that_nics_do_not_reach(machine: Machine) -> None:
-    machine.gpu(**gpu({**H200, "gpudirect_rdma": 1}))
-    assert "peermem" in the(machine, "gpu-memory", Level.WARNING, "GPU 0").fix
-    machine.gpu(**gpu({**H200, "can_map_host_memory": 0}))
-    the(machine, "gpu-memory", Level.ERROR, "GPU 0")
-
-
-@pytest.mark.parametrize(
-    "answer", [None, "no JSON", '{"problem": "cuInit: CUDA_ERROR_NO_DEVICE"}'], ids=str
-)
-def test_gpu_that_cuda_cannot_use(machine: Machine, answer: str | None) -> None:
-    """A probe that hangs or crashes gives no answer at all."""
-    if answer is None:
-        del machine.answers["probe_gpu"]
-    else:
-        machine.answers["probe_gpu"] = answer
-    assert "CUDA can't use it" in the(machine, "gpu", Level.WARNING).why
 
 
 CHANGES: list[Callable[[Machine], object]] = [

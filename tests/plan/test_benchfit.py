@@ -107,6 +107,19 @@ def test_known_costs_are_recovered(
         assert us == pytest.approx(sample.us)
 
 
+def test_a_saved_run_is_predicted_at_sizes_that_were_left_out(calibration: Calibration) -> None:
+    """Half of the sizes fitted, the others simulated: real times of two ranks on two cores."""
+    saved = Path(__file__).parents[2] / "benchmarks" / "results" / "all_reduce.json"
+    everything = read_samples(saved)
+    for backend in ("rocenante", "communicator"):
+        two = [s for s in everything if (s.backend, s.ranks) == (backend, 2) and s.size <= 64 << 10]
+        fit = fit_samples(calibration.machine.costs, two[::2], Fabric.SWITCH)
+        held_out = against_bench(fit.costs, tuple(two[1::2]), Fabric.SWITCH)
+        assert len(held_out) >= 2
+        for sample, us in held_out:
+            assert us == pytest.approx(sample.us, rel=0.2), (backend, sample)
+
+
 def test_one_rank_count_keeps_the_post_cost(tmp_path: Path, calibration: Calibration) -> None:
     start = calibration.machine.costs
     truth = replace(start, exchange_us=12.0, wire_us_per_byte=2e-4)

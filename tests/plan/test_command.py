@@ -53,6 +53,22 @@ def test_tables_fit_into_eighty_columns(arguments: tuple[str, ...]) -> None:
     assert "…" not in output
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("--route-to", "qwen3-4b", "--share", "2"),
+        ("--route-to", "qwen3-4b", "--groups", "1"),
+        ("--route-to", "nonsense"),
+        ("--simulate", "--nodes", "2", "--plot", "no/such/folder.png"),
+    ],
+)
+def test_nothing_is_printed_before_a_refusal(arguments: tuple[str, ...]) -> None:
+    code, output, error = invoke(*arguments)
+    assert code == 2
+    assert output == ""
+    assert error.startswith("rocenante plan: ")
+
+
 def test_predictions_of_the_published_model() -> None:
     result = as_json("--nodes", "2,4,8")
     assert result["schema"] == command.SCHEMA
