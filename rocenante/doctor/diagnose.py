@@ -32,10 +32,9 @@ def diagnose(peers: dict[int, Peer], measured: Sequence[Measured]) -> list[Findi
     """What is wrong with pairs; one OK line if nothing is."""
     found = [*_failed(peers, measured), *_lossy(peers, measured), *_slow(peers, measured)]
     if measured and not found:
-        ways = "way" if len(measured) == 1 else "ways"
-        found.append(
-            Finding("pairs", Level.OK, f"all {len(measured)} {ways} between ranks work alike")
-        )
+        ways = f"all {len(measured)} ways between ranks work alike"
+        text = ways if len(measured) > 1 else "the one way between the ranks works"
+        found.append(Finding("pairs", Level.OK, text))
     return found
 
 

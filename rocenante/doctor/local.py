@@ -25,7 +25,7 @@ def run_local(ranks: int, timeout: float, png: Path | None, as_json: bool) -> in
     sys.stdout.flush()
     sys.stderr.flush()
     children: dict[int, int] = {}  # rank -> process
-    pipes = []
+    pipes: list[int] = []
     code = 1
     try:
         for rank in range(ranks):

@@ -8,8 +8,8 @@ import json
 from pathlib import Path
 
 import pytest
+from made_up_hosts import VERSIONS, measured, peer, peers, port
 from rich.console import Console
-from samples import VERSIONS, measured, peer, peers, port
 
 from rocenante.doctor import fabric, heatmap
 from rocenante.doctor.clock import Skew
