@@ -103,8 +103,11 @@ torch213: debian ## the same tree against torch 2.13, in .venv213: build, and a 
 	test -x $(VENV213)/bin/python || $(PYTHON) -m venv $(VENV213)
 	export PATH=$(VENV213)/bin:$$PATH; $(LOCKED) bash scripts/torch213.sh
 
-torch-suite: build ## PyTorch's own suite of c10d tests on this backend; ARGS="--world-size 4"
-	python tests/torch_suite/runner.py $(ARGS)
+torch-suite: build ## PyTorch's own suite of c10d tests: counts; ARGS="--world-size 4 --profile union"
+	python tests/torch_suite/matrix.py $(ARGS)
+
+test-long: build ## what CI leaves out of the tests of frameworks: more ranks, torch.compile with g++
+	python -m pytest tests/frameworks --long
 
 softroce: ## what needs RDMA, on real queue pairs in a guest with Soft-RoCE
 	$(MAKE) -j2 guest build

@@ -63,7 +63,8 @@ void CommsRecord::begin(const c10d::Backend& group, const std::vector<uint64_t>&
   info_.emplace(c10::DebugInfoKind::PARAM_COMMS_INFO, std::move(info));
   const c10::ArrayRef<const c10::IValue> values(inputs_.data(), inputs_.size());
   record_.before(at::kParamCommsCallName, values);
-  if (record_.needsOutputs()) record_.setOutputs({c10::IValue(outputs.vec())});
+  if (record_.needsOutputs())
+    record_.setOutputs(std::vector<c10::IValue>{c10::IValue(outputs.vec())});
 }
 
 }  // namespace rocenante

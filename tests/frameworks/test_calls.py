@@ -1,15 +1,13 @@
-"""What frameworks call beside plain collectives: objects, batches, coalescing, functional forms.
-
-Each compares with what one process computes. Checked to be able to fail: with all_gather's outputs
-in reversed order all but the monitored barrier fail.
-"""
+"""What frameworks call beside plain collectives: objects, batches, coalescing, functional forms."""
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Callable
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 import torch
@@ -154,7 +152,7 @@ def monitored_barrier(rank: int, world: int) -> None:
 
 
 def profiled(rank: int, world: int) -> None:
-    """A collective shows up with its name and size, and as torch's own record, with the group."""
+    """A collective shows up with its name and size."""
     with torch.autograd.profiler.profile(record_shapes=True, use_kineto=False) as profiler:
         dist.all_reduce(torch.ones(3, 4))
         dist.all_gather_into_tensor(torch.empty(world * 6), torch.ones(6), async_op=True).wait()
@@ -170,6 +168,42 @@ def profiled(rank: int, world: int) -> None:
     assert shapes["rocenante:broadcast"] == [[7]]
     if rank < 2:
         assert shapes["rocenante:send" if rank == 0 else "rocenante:recv"] == [[9]]
+
+
+def traced(rank: int, world: int, folder: str) -> None:
+    """torch's execution trace tells name, size, dtype, group and ranks of every call."""
+    odd = dist.new_group([r for r in range(world) if r % 2], group_desc="the odd ones")
+    file = f"{folder}/{rank}.json"
+    observer = torch.profiler.ExecutionTraceObserver().register_callback(file)
+    observer.start()
+    dist.all_reduce(torch.ones(3, 4))
+    dist.all_gather_into_tensor(torch.empty(world * 6), torch.ones(6, dtype=torch.float))
+    dist.reduce(torch.ones(5, dtype=torch.int64), 0, async_op=True).wait()
+    if rank % 2:
+        dist.broadcast(torch.ones(7), 1, group=odd)
+    observer.stop()
+    observer.unregister_callback()
+    nodes = json.loads(Path(file).read_text())["nodes"]
+    found = {}
+    for node in nodes:
+        if node["name"] == "record_param_comms":
+            about = {a["name"]: a["value"] for a in node["attrs"]}
+            found[about["collective_name"]] = about
+    sizes = {name: (a["in_msg_nelems"], a["out_msg_nelems"]) for name, a in found.items()}
+    expected = {"all_reduce": (12, 12), "_all_gather_base": (6, 6 * world), "reduce": (5, 5)}
+    assert sizes == (expected | {"broadcast": (7, 7)} if rank % 2 else expected)
+    assert found["reduce"]["dtype"] == "Long"
+    assert found["all_reduce"]["pg_size"] == world
+    if rank % 2:
+        assert found["broadcast"]["pg_desc"] == "the odd ones"
+        assert found["broadcast"]["pg_size"] == world // 2
+        names = {found[name]["pg_name"] for name in ("broadcast", "all_reduce")}
+        assert len(names) == 2
+
+
+@pytest.mark.parametrize("world", [2, 4])
+def test_execution_trace(world: int, tmp_path: Path) -> None:
+    run_ranks(traced, world, str(tmp_path))
 
 
 CASES = [
@@ -219,7 +253,7 @@ def debugged(rank: int, world: int) -> list[str]:
 
 
 @pytest.mark.parametrize("world", [2, 4])
-def test_debug_mode(world: int, tmp_path: object, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_debug_mode(world: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DEBUGGED_STORE", f"{tmp_path}/store")
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
     for rank, texts in enumerate(run_ranks(debugged, world, backend=None)):

@@ -1,8 +1,4 @@
-"""torch.compile with collectives inside one graph, against the same function uncompiled.
-
-Checked to be able to fail: with fullgraph=True an untraceable call raises, and with an all_reduce
-that leaves out one rank's contribution the numbers differ.
-"""
+"""torch.compile with collectives inside one graph, against the same function uncompiled."""
 
 from __future__ import annotations
 

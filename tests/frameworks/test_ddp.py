@@ -1,8 +1,4 @@
-"""DistributedDataParallel: what ranks learn together is what one process learns on all rows.
-
-Checked to be able to fail: with an all_reduce that leaves out one rank's contribution each test
-fails; without the division by the world size, too.
-"""
+"""DistributedDataParallel: what ranks learn together is what one process learns on all rows."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Each file in examples/ does what it says, with the ranks that it asks for.
-
-Checked to be able to fail: the numbers that they print are compared with those known beforehand.
-"""
+"""Each file in examples/ does what it says, with the ranks that it asks for."""
 
 from __future__ import annotations
 

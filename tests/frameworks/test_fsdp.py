@@ -1,8 +1,4 @@
-"""FSDP2's fully_shard against one process, and distributed checkpoints of its models.
-
-Checked to be able to fail: with a reduce_scatter that gives each rank its neighbour's share, and
-with a checkpoint from before the last step, the tests fail.
-"""
+"""FSDP2's fully_shard against one process, and distributed checkpoints of its models."""
 
 from __future__ import annotations
 

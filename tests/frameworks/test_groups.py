@@ -1,7 +1,4 @@
-"""Groups of several backends, subgroups of another backend, and groups split off.
-
-Checked to be able to fail: with a split that keeps the parent's ranks all tests of splitting fail.
-"""
+"""Groups of several backends, subgroups of another backend, and groups split off."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""Every usual way to start ranks and let them meet.
-
-Checked to be able to fail: with a restart that finds the first group's keys in the store valid
-torchrun's test fails, and with ranks in the wrong order all do.
-"""
+"""Every usual way to start ranks and let them meet."""
 
 from __future__ import annotations
 

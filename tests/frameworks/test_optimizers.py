@@ -1,7 +1,4 @@
-"""ZeroRedundancyOptimizer, post-local SGD and Join over an optimizer, against one process.
-
-Checked to be able to fail: with a broadcast that leaves its receivers' tensors alone, all fail.
-"""
+"""ZeroRedundancyOptimizer, post-local SGD and Join over an optimizer, against one process."""
 
 from __future__ import annotations
 

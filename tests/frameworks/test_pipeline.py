@@ -1,8 +1,4 @@
-"""Pipeline schedules, whose stages send and receive, against one process.
-
-Checked to be able to fail: with a recv that fills in the message of the micro-batch before, each
-schedule's test fails.
-"""
+"""Pipeline schedules, whose stages send and receive, against one process."""
 
 from __future__ import annotations
 

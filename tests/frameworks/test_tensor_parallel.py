@@ -1,8 +1,4 @@
-"""DTensor: tensor parallel layers, sequence parallel, loss parallel, 2-D meshes, redistribution.
-
-Checked to be able to fail: with an all_reduce that leaves out one rank's contribution, and with an
-all_gather in reversed order, the tests fail.
-"""
+"""DTensor: tensor parallel layers, sequence parallel, loss parallel, 2-D meshes, redistribution."""
 
 from __future__ import annotations
 

@@ -190,8 +190,11 @@ def expected_failures(backend: str) -> dict[str, str]:
 
 
 def last_error(text: str) -> str:
-    lines = [x for x in text.splitlines() if re.match(r"^[\w.]*(Error|Exception)\b", x)]
-    return (lines or text.strip().splitlines() or [""])[-1][:300]
+    """The last exception's line, and the two after it: "Expected 1 but got 2." is one of those."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    starts = [i for i, x in enumerate(lines) if re.match(r"^[\w.]*(Error|Exception)\b", x)]
+    at = (starts or [len(lines) - 1])[-1]
+    return " ".join(lines[at : at + 3])[:300]
 
 
 def run(
