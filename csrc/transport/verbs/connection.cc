@@ -128,9 +128,10 @@ void VerbsTransport::attach(int rank, const Address& theirs) {
     views_[rank].slot[epoch] = window() + layout_.slot_from(rank, epoch);
   }
   views_[rank].pushed = true;
-  log(LogLevel::info, "rank " + std::to_string(rank_) + " reaches rank " + std::to_string(rank) +
-                          " from " + way_to(rank) + " in packets of " +
-                          std::to_string(128 << p.mtu) + " bytes");
+  for (const uint8_t i : p.live)
+    log(LogLevel::info, "rank " + std::to_string(rank_) + " reaches rank " + std::to_string(rank) +
+                            " from " + way_to(rank, p.rails[i]) + " in packets of " +
+                            std::to_string(128 << p.rails[i].mtu) + " bytes");
 }
 
 void VerbsTransport::connect(int rank, size_t index, const Address& theirs) {
@@ -278,9 +279,9 @@ std::string VerbsTransport::about(int rank) {
   if (!pushed(rank)) return ShmTransport::about(rank);
   const std::lock_guard lock(mutex_);
   const Peer& p = peer(rank);
-  const char* answers = !p.error.empty()        ? ", which does not answer"
-                        : p.queue_pair->quiet() ? ", which answers"
-                                                : ", which acknowledges late or not at all";
+  const char* answers = !p.error.empty() ? ", which does not answer"
+                        : quiet(p)       ? ", which answers"
+                                         : ", which acknowledges late or not at all";
   return "pid " + std::to_string(group_.hello(rank).pid) + " on " + group_.hello(rank).hostname +
          answers;
 }
