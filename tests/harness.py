@@ -37,7 +37,7 @@ GROUP_TIMEOUT = timedelta(seconds=30)
 _crew = Crew()
 _SLOWER = 4  # all ranks of a guest share one processor
 _DEVICES = 5
-IN_GUEST = pytest.mark.softroce(devices=_DEVICES, timeout=600)
+IN_GUEST = pytest.mark.softroce(devices=_DEVICES, timeout=900)
 TRANSPORTS = ["shm", pytest.param("verbs", marks=IN_GUEST), pytest.param("mixed", marks=IN_GUEST)]
 
 

@@ -211,7 +211,7 @@ def messages(c: Communicator) -> None:
         assert c.recv(other, tag=3) == left
 
 
-@groups(shm=[1, 2, 3])
+@groups(shm=[1, 2, 3], verbs=[])
 @pytest.mark.parametrize(
     "case", [numpy_collectives, operators, layouts, other_arrays], ids=lambda f: f.__name__
 )
@@ -219,7 +219,7 @@ def test_collectives(case: Any, transport: Transport, world: int) -> None:
     run_communicators(case, world, transport=transport)
 
 
-@groups(shm=[2, 3])
+@groups(shm=[2, 3], mixed=[])
 def test_messages(transport: Transport, world: int) -> None:
     run_ranks(_messages, world, transport=transport, backend=None)
 
