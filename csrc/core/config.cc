@@ -75,20 +75,26 @@ void parse_one_shot(Config& config, const std::string& name, std::string_view te
     config.one_shot_max_bytes = parse_bytes(name, text, 0, kMaxSlot);
     return;
   }
+  const auto refuse = [&] {
+    malformed(name, text,
+              "a number of bytes, or a list of host/RANKS:BYTES (all ranks on one host) and "
+              "hosts/RANKS:BYTES, such as host/4:32K,hosts/2:1M");
+  };
   for (std::string_view rest = text; !rest.empty();) {
     const std::string_view entry = rest.substr(0, rest.find(','));
     rest.remove_prefix(std::min(entry.size() + 1, rest.size()));
     const size_t slash = entry.find('/'), colon = entry.find(':');
     const std::string_view kind = entry.substr(0, slash);
-    if ((kind != "host" && kind != "hosts") || colon == entry.npos || colon < slash)
-      malformed(name, text,
-                "a number of bytes, or a list of host/RANKS:BYTES (all ranks on one host) and "
-                "hosts/RANKS:BYTES, such as host/4:32K,hosts/2:1M");
+    if ((kind != "host" && kind != "hosts") || colon == entry.npos || colon < slash) refuse();
     OneShotLimit limit;
     limit.several_hosts = kind == "hosts";
-    limit.ranks = static_cast<int>(parse_number(name, entry.substr(slash + 1, colon - slash - 1), 2,
-                                                kMaxRanks, "a number of ranks"));
-    limit.bytes = parse_bytes(name, entry.substr(colon + 1), 1, kMaxSlot);
+    try {
+      limit.ranks = static_cast<int>(
+          parse_number(name, entry.substr(slash + 1, colon - slash - 1), 2, kMaxRanks, "ranks"));
+      limit.bytes = parse_bytes(name, entry.substr(colon + 1), 1, kMaxSlot);
+    } catch (const Error&) {  // which names a part of the value only
+      refuse();
+    }
     config.one_shot_limits.push_back(limit);
   }
 }
