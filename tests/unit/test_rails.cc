@@ -78,6 +78,8 @@ class LateStripe final : public Transport {
   const Fragment& fragment_from(int, uint64_t) override { return fragment_; }
   void push_credit(int, uint64_t) override {}
   const std::atomic<uint64_t>& credit_from(int) override { return fragment_.number; }
+  char* region() override { return nullptr; }
+  void push_region(int, const RegionWrite&) override {}
   void leave(const std::string&) override {}
   bool has_processor_each() const override { return true; }
 
