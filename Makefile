@@ -49,7 +49,8 @@ test: ## the C++ tests and the Python tests
 ctest: venv
 	$(LOCKED) bash scripts/ctest.sh
 
-PYTEST := python -m pytest -n $(MAX_JOBS) --dist loadscope --no-loadscope-reorder
+# More workers than cores, since many tests wait: for a time-out, or for a guest.
+PYTEST := python -m pytest -n $$(($(MAX_JOBS) + 1)) --dist loadscope --no-loadscope-reorder
 
 pytest: build
 	$(PYTEST)
@@ -106,8 +107,8 @@ torch213: debian ## the same tree against torch 2.13, in .venv213: build, and a 
 torch-suite: build ## PyTorch's own suite of c10d tests: counts; ARGS="--world-size 4 --profile union"
 	python tests/torch_suite/matrix.py $(ARGS)
 
-test-long: build ## what CI leaves out of the tests of frameworks: more ranks, torch.compile with g++
-	python -m pytest tests/frameworks --long
+test-long: build ## the tests that CI leaves out: more ranks, torch.compile with g++, C++ tests in mixed groups
+	python -m pytest tests/frameworks tests/softroce/guest --long
 
 softroce: ## what needs RDMA, on real queue pairs in a guest with Soft-RoCE
 	$(MAKE) -j2 guest build

@@ -11,4 +11,4 @@ cmake --build "$build" -j "${MAX_JOBS:-$(nproc)}"
 [[ -z ${BUILD_ONLY:-} ]] || exit 0
 
 # Without address randomization: GCC 12's ThreadSanitizer stops at how widely newer kernels spread it.
-setarch --addr-no-randomize ctest --test-dir "$build" --output-on-failure
+setarch --addr-no-randomize ctest -j "${MAX_JOBS:-$(nproc)}" --test-dir "$build" --output-on-failure

@@ -137,7 +137,7 @@ def test_killed(transport: Transport, world: int) -> None:
             assert outcome.seconds - outcomes[1].seconds < limit_s
 
 
-@groups(shm=[3], verbs=[3])
+@groups(shm=[3], verbs=[3], mixed=[])
 def test_stopped(transport: Transport, world: int) -> None:
     """Within the timeout; the text says that the process is stopped, or that its host is alive."""
     limit_s, wake_s = (1, 4) if transport == "shm" else (6, 25)  # the limit holds for init, too

@@ -17,7 +17,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 CSRC = ROOT / "csrc"
-FLAGS = ["-std=c++20", "-O1", "-g", "-ffp-contract=off", "-pthread"]
+FLAGS = ["-std=c++20", "-O1", "-ffp-contract=off", "-pthread"]
 # A mutant that hangs is caught as well; no unmutated test takes nearly as long.
 LIMIT_SECONDS = 25
 

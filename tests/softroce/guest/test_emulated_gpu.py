@@ -22,7 +22,7 @@ def _soak(ranks: int) -> None:
     assert done.returncode == 0, done.stdout
     found = re.search(r"ops=20 bytes=(\d+): every bit as on the CPU", done.stdout)
     assert found is not None, done.stdout
-    assert int(found[1]) > 20_000
+    assert int(found[1]) > 10_000
 
 
 @pytest.mark.parametrize("ranks", [2, 4])

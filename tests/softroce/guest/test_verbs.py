@@ -41,7 +41,7 @@ def test_the_unit_tests_pass(program: str, transport: str) -> None:
     assert "[  PASSED  ]" in done.stdout
 
 
-@pytest.mark.parametrize("transport", ["verbs", "mixed"])
+@pytest.mark.parametrize("transport", ["verbs", pytest.param("mixed", marks=pytest.mark.long)])
 def test_every_collective(transport: str) -> None:
     """On 2 to 5 ranks, with messages shorter and longer than a slot."""
     done = programs.run("test_collectives", timeout=400, ROCENANTE_TEST_TRANSPORT=transport)
