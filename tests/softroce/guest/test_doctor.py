@@ -282,7 +282,7 @@ def test_loss_on_one_link(ward: Ward) -> None:
     """The rail that loses is named, the other is not. Afterwards the port's counters tell of it."""
     card = _rail(1).interface
     if ward.faulty:
-        netem = ["tc", "qdisc", "add", "dev", card, "root", "netem", "loss", "3%"]
+        netem = ["tc", "qdisc", "add", "dev", card, "root", "netem", "loss", "1%"]
         subprocess.run(netem, check=True, timeout=30)
     result = ward.examine()
     if ward.faulty:
