@@ -17,11 +17,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from measure import MPI, RESULTS, human, measured
+from measure import RESULTS, beside_mpi, human, measured
 from rich.console import Console
 from rich.table import Table
 
-from rocenante.bench.options import Options
 from rocenante.bench.ratios import Cell, Change, Ratio, changes, ratios, regressions
 
 TOLERANCE = 0.25
@@ -47,16 +46,7 @@ def confirmed(saved: Mapping[Cell, Ratio], measure: Measure, attempts: int) -> l
 
 
 def short_run() -> Mapping[Cell, Ratio]:
-    request = Options(
-        collectives=("all_reduce",),
-        backends=("communicator", *(name for name, _ in MPI)),
-        ranks=RANKS,
-        sizes=SIZES,
-        pin=True,
-        typical_only=True,
-        mpi=MPI,
-    )
-    document, _ = measured([request])
+    document, _ = measured([beside_mpi(("all_reduce",), RANKS, SIZES)])
     return ratios(document, "communicator")
 
 

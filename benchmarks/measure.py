@@ -24,6 +24,21 @@ MPI = (
 )
 
 
+def beside_mpi(
+    collectives: tuple[str, ...], ranks: tuple[int, ...], sizes: tuple[int, ...]
+) -> Options:
+    """`Communicator` and both MPIs, ranks pinned, in the usual placement alone."""
+    return Options(
+        collectives=collectives,
+        backends=("communicator", *(name for name, _ in MPI)),
+        ranks=ranks,
+        sizes=sizes,
+        pin=True,
+        typical_only=True,
+        mpi=MPI,
+    )
+
+
 def measured(requests: Sequence[Options]) -> tuple[dict[str, Any], list[str]]:
     """Runs the requests one after the other; returns all as one document, and the notes.
 

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from measure import MPI, RESULTS, human, measured
+from measure import RESULTS, beside_mpi, human, measured
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -34,18 +34,6 @@ def target(collective: str, size: int) -> float:
     if collective != "all_reduce":
         return 1.0
     return 0.8 if size < 1 << 20 else 0.9
-
-
-def peers_request() -> Options:
-    return Options(
-        collectives=COLLECTIVES,
-        backends=("communicator", *(name for name, _ in MPI)),
-        ranks=RANKS,
-        sizes=SIZES,
-        pin=True,
-        typical_only=True,
-        mpi=MPI,
-    )
 
 
 def type_requests() -> list[Options]:
@@ -119,7 +107,7 @@ def type_table(found: Mapping[Cell, Mapping[str, float]]) -> Table:
 
 def main() -> int:
     console = Console(width=150)
-    document, notes = measured([peers_request()])
+    document, notes = measured([beside_mpi(COLLECTIVES, RANKS, SIZES)])
     write_json(RESULTS / "peers.json", document)
     found = ratios(document, "communicator")
     cells = misses = 0
